@@ -52,8 +52,8 @@ class Basis:
     """Rows of the answers that the guarantee includes, one for each trust model; it is that of the
     first, with the largest epsilon. Empty for a run that released only a model."""
     of_person: tuple[AnswerPrivacy, ...]
-    """Rows of a person beside those of a device in `answers`; empty if owners are unknown, and for
-    a run that released only a model."""
+    """Rows of a person under the same trust models; empty if owners are unknown, and for a run that
+    released only a model."""
     by_name: Mapping[str, Guarantee]
     """Guarantees of all that was released, `observed` and `enforced` among them, if they are
     known."""

@@ -259,7 +259,7 @@ class _Part(NamedTuple):
 
 
 class AnswerPart(NamedTuple):
-    """A component of what units spend on answers, as a ledger charges it."""
+    """A component of the spending on answers, as a ledger charges it."""
 
     release: Release
     amounts_of: Callable[[Patterns], Float64Array]
@@ -269,7 +269,7 @@ class AnswerPart(NamedTuple):
 
 
 def answer_parts(scenario: Scenario, most_devices: int) -> Iterator[AnswerPart]:
-    """Yields the components of what a unit spends on the answers to a scenario's question.
+    """Yields the components of a unit's spending on the answers to a scenario's question.
 
     A device spends a number of answers. Of a person with several devices, epsilons of answers at
     delta 0 add up, as do deltas and rho of each window (mechanisms/accounting/group.py).
@@ -295,8 +295,8 @@ def answer_parts(scenario: Scenario, most_devices: int) -> Iterator[AnswerPart]:
     def summed(of_window: Callable[[Int64Array], Any]) -> Any:
         def amounts_of(inside: Patterns) -> Float64Array:
             persons, devices = joint_answers(inside)
-            weights = np.asarray(of_window(devices), np.float64)
-            return np.bincount(persons, weights, inside.counts.size).astype(np.float64)
+            found = np.bincount(persons, of_window(devices), inside.counts.size)
+            return found.astype(np.float64)
 
         return amounts_of, float(of_window(most)[0])
 

@@ -448,7 +448,7 @@ def _observers(audit: Audit) -> list[Line]:
 
 
 def _person_with_answers(audit: Audit, evidence: str) -> tuple[str, str]:
-    """Returns what a person spends on everything released, and its evidence."""
+    """Returns the spending of a person on everything released, and its evidence."""
     assert audit.persons is not None
     assert audit.basis.stated is not None
     rows, assumed = audit.basis.of_person, audit.persons.assumption.text

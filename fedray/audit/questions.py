@@ -106,13 +106,10 @@ class OfPersons(NamedTuple):
             count = self.persons.max_participations
         else:
             count *= self.persons.most_devices
-        try:
-            of_one = _Cost(of_device.event, of_device.delta)
-            spent = of_one.of_group(self.persons.most_devices, answers)
-        except EventRefused as error:
-            return replace(found, event=None, may_rest_on=False, reason=str(error))
+        of_one = _Cost(of_device.event, of_device.delta)
+        spent = of_one.of_group(self.persons.most_devices, answers)
         if spent.event is None:
-            return replace(found, windows=count, event=None, may_rest_on=False, reason=NO_GROUP)
+            found = replace(found, may_rest_on=False, reason=spent.reason)
         return replace(found, windows=count, event=spent.event, delta=spent.delta)
 
 
@@ -120,7 +117,11 @@ class _Cost(NamedTuple):
     """Spending on answers in a number of windows."""
 
     event: Any
+    """Event of all windows; None if it is unknown, or means nothing."""
     delta: float
+    """Delta of its epsilon."""
+    reason: str = ""
+    """Reason for an unknown event."""
 
     @classmethod
     def of(cls, cost: VocabularyCost) -> "_Cost":
@@ -129,8 +130,7 @@ class _Cost(NamedTuple):
     def of_group(
         self, devices: int, answers: tuple[Int64Array, Int64Array] | None = None
     ) -> "_Cost":
-        """Returns the spending of a person with several devices, given that of a device; without an
-        event if it means nothing.
+        """Returns the spending of a person with several devices, given that of a device.
 
         Args:
             devices: number of devices of the person.
@@ -141,11 +141,14 @@ class _Cost(NamedTuple):
             if isinstance(self.event, Repeated)
             else (self.event, 1)
         )
-        loss = WindowLoss.of(event, self.delta / windows)
+        try:
+            loss = WindowLoss.of(event, self.delta / windows)
+        except EventRefused as error:
+            return _Cost(None, self.delta, str(error))
         together = np.full(windows, devices)
         found = of_group(loss, *(answers or (np.zeros_like(together), together)))
         if found is None:
-            return _Cost(None, self.delta)
+            return _Cost(None, self.delta, NO_GROUP)
         # Beside the failures of the windows, epsilon is at the same delta as that of a device.
         rest = max(0.0, self.delta - loss.delta * windows)
         return _Cost(found, rest + failure_of(found))
@@ -199,8 +202,8 @@ def privacy_of_answers(
     for trust, plan in zip(analytics.trust, plans, strict=True):
         head, of_persons_too = (trust.kind, plan.mechanism, plan.theorem), list[AnswerPrivacy]()
         for place, (basis, count, may_rest, reason) in enumerate(rows):
-            spent = _repeated(plan.event, count), own * (count or 1)
-            row = AnswerPrivacy(*head, basis, count, *spent, may_rest, reason)
+            event, delta = _repeated(plan.event, count), own * (count or 1)
+            row = AnswerPrivacy(*head, basis, count, event, delta, may_rest, reason)
             found += _with_model(row, model, place)
             if of_persons is not None:
                 row = of_persons.row(row)
@@ -241,11 +244,12 @@ def privacy_of_vocabulary(
         of_units.append(("person", spent, of_persons.model, most))
     for unit, spent, guarantees, windows in of_units:
         theorem = cost.theorem if unit == "device" else f"{cost.theorem}; {GROUP_THEOREM}"
-        rules = "the rules of the run that found the words"
-        rows: list[Any] = [("vocabulary", spent.event, spent.delta, True, rules)]
+        rules, is_known = "the rules of the run that found the words", spent.event is not None
+        why = (is_known, spent.reason or rules)
+        rows: list[Any] = [("vocabulary", spent.event, spent.delta, *why)]
         for each in map(spent.with_model, guarantees):
-            basis = f"vocabulary and model, {each.name}"
-            rows.append((basis, each.event, each.delta, each.may_rest_on, each.reason))
+            basis, rests = f"vocabulary and model, {each.name}", each.may_rest_on and is_known
+            rows.append((basis, each.event, each.delta, rests, spent.reason or each.reason))
         head = (cost.trust, cost.mechanism, theorem)
         found += [AnswerPrivacy(*head, basis, windows, *row, unit=unit) for basis, *row in rows]
     return tuple(_below_1(each) for each in found)
@@ -258,10 +262,10 @@ def vocabulary_event(cost: VocabularyCost, most_devices: int) -> Event:
         InputError: it is too much to mean anything.
     """
     spent = _Cost.of(cost)
-    event = spent.event if most_devices == 1 else spent.of_group(most_devices).event
-    if event is None:
-        raise InputError(f"data.vocabulary_cost: {NO_GROUP}; charge it to a budget of devices")
-    return event
+    spent = spent if most_devices == 1 else spent.of_group(most_devices)
+    if spent.event is None:
+        raise InputError(f"data.vocabulary_cost: {spent.reason}; charge it to a budget of devices")
+    return spent.event
 
 
 def _together(*parts: Event | None) -> Event | None:

@@ -109,7 +109,7 @@ class Answers(DrawnResult):
 
     @property
     def bounds(self) -> dict[str, float]:
-        """Bounds of the question on what a device contributes, by key."""
+        """Bounds of the question on a device's contribution, by key."""
         question = self.analytics.question.model_dump()
         return {key: question[key] for key in ("most_keys", "low", "high") if key in question}
 

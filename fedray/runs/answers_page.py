@@ -150,7 +150,7 @@ def _on_coverage(found: Answers) -> str:
 
 def _on_least_group(whole: WindowAnswer) -> str:
     """Returns the group of which fewest came; empty if chance explains it. Devices that are never
-    eligible are no such group: none of them comes."""
+    eligible cannot come, so their group is left out."""
     everybody, *groups = whole.coverage
     named = [each for each in groups if each.by != "use"]
     least = min(named, key=lambda each: each.share, default=everybody)
@@ -164,8 +164,8 @@ def _on_least_group(whole: WindowAnswer) -> str:
 
 
 def _on_repeated_windows(found: Answers) -> str:
-    """Returns what the windows cost together and what one costs, if devices hold the same in all;
-    else empty."""
+    """Returns the cost of all windows and of a single one, if devices hold the same in all; else
+    empty."""
     own = [each for each in found.privacy if each.unit == "device"]
     one, all_of = ([e for e in own if e.basis == basis] for basis in ("window", "enforced"))
     windows = {each.windows for each in all_of}
@@ -468,7 +468,7 @@ def _answer_figures(found: Answers) -> list[Figure]:
     series = []
     for place, (trust, own) in enumerate(zip(trusts, rows, strict=True)):
         answers = [whole.answers[place]] if is_held else [w.answers[place] for w in found.windows]
-        # An interval of bounded contributions would be read as one of what devices hold.
+        # An interval of bounded contributions would be read as an interval of all that they hold.
         has_interval = not any(each.is_mostly_bounded for each in answers)
         low, high = (_column(own, name) if has_interval else None for name in ("low", "high"))
         series.append(

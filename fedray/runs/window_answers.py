@@ -137,8 +137,8 @@ class WindowAnswer(Document):
 
 
 def interval_kind(question: str, window: WindowAnswer, answer: TrustAnswer) -> str:
-    """Returns for what the intervals of an answer hold: for each row or for all rows at once, and
-    only after bounding if that moves the answer more than noise does.
+    """Returns the kind of an answer's intervals: for each row or for all rows at once, and only
+    after bounding if that moves the answer more than noise does.
 
     Args:
         question: kind of the question.

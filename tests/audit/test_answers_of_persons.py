@@ -3,6 +3,7 @@
 import datetime
 import math
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ import pytest
 from fedray.audit.auditing import audit_trace
 from fedray.audit.ledger import Ledger
 from fedray.audit.privacy_statement import privacy_statement
+from fedray.audit.questions import OfPersons
 from fedray.mechanisms.accounting.accountants import epsilon_of
-from fedray.mechanisms.accounting.events import Composed
+from fedray.mechanisms.accounting.events import ApproximateDP, Composed, Gaussian
 from fedray.mechanisms.accounting.zcdp import rho_of
 from fedray.report.audits import audit_tables
 from fedray.runs.budgeted import charge_run, reserved
@@ -202,6 +204,20 @@ def test_a_ledger_of_persons_charges_each_what_its_devices_spent(
     else:
         one = rho_of(rows_of(audit, "device", trust["kind"])["window"].event)
         assert window.recorded == pytest.approx(squares * one, rel=1e-9)
+
+
+def test_a_person_has_no_figure_that_is_not_proven_or_means_nothing(trace: Trace) -> None:
+    audit = audit_trace(trace)
+    assert audit.persons is not None
+    persons = OfPersons(audit.persons, None)
+    device = rows_of(audit, "device", "central")["enforced"]
+    for event, reason in (
+        (Gaussian(noise_multiplier=1.0), "group privacy is known here for stated"),
+        (ApproximateDP(epsilon=40.0, theorem="t"), "100 or more"),
+    ):
+        row = persons.row(replace(device, event=event))
+        assert (row.event, row.epsilon, row.may_rest_on) == (None, None, False)
+        assert reason in row.reason
 
 
 def test_a_vocabulary_counts_for_all_devices_of_a_person(tmp_path: Path) -> None:
