@@ -215,14 +215,25 @@ def comparison_headline(comparison: PlanComparison) -> str:
             person = f", {epsilon} of a person with {people} devices"
         said.append(
             f"{each.plan}: epsilon {up(each.epsilon)} of a device{person}, for "
-            f"{each.target_epsilon:g}, {'met' if each.is_met else 'not met'}."
+            f"{each.target_epsilon:g}, {_met(each, 'met', 'not met')}."
         )
     met = [each for each in comparison.plans if each.is_met]
+    if len(met) == 1 < len(comparison.plans):
+        said.append(f"Only {met[0].plan} meets its target.")
     # What misses its target does not win.
     said += _winners(met or comparison.plans)
     keys = ", ".join(WORDS.get(each.key, each.key) for each in comparison.differing)
     differ = f"The plans differ in {keys}." if keys else "The plans have the same settings."
     return " ".join([*said, differ])
+
+
+def _met(plan: ComparedPlan, met: str, missed: str) -> str:
+    """Returns whether a plan meets its target, and of whom if a person does not."""
+    if not plan.is_met:
+        return missed
+    of_person, most = plan.epsilon_of_person, plan.devices_of_person
+    is_for_all = most == 1 or (of_person is not None and of_person <= plan.target_epsilon)
+    return met if is_for_all else f"{met} for a device and missed for a person"
 
 
 def _winners(plans: Sequence[ComparedPlan]) -> Iterator[str]:
@@ -284,7 +295,7 @@ def comparison_tables(comparison: PlanComparison) -> list[Table]:
     cells: dict[str, Callable[[ComparedPlan], str]] = {
         "population": lambda each: each.subject.population,
         "target epsilon": lambda each: f"{each.target_epsilon:g}",
-        "met": lambda each: "yes" if each.is_met else "no, nearest miss",
+        "target": lambda each: _met(each, "met", "missed, nearest miss"),
         "rounds": lambda each: f"{each.rounds:,}",
         "report goal": lambda each: or_dash("{:,}".format, each.report_goal),
         "timer": lambda each: or_dash("{:g} h".format, each.timer_hours),

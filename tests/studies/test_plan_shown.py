@@ -219,7 +219,8 @@ def test_two_plans_stand_side_by_side_with_what_differs(
     assert plans.subject.population == "small (20,000 devices) and small (14,000 devices)"
     rows = {name: cells for name, *cells in plans.rows}
     assert rows["population"] == ["small (20,000 devices)", "small (14,000 devices)"]
-    assert rows["met"] == ["yes", "no, nearest miss"]
+    assert rows["target"] == ["met", "missed, nearest miss"]
+    assert f"Only {first} meets its target." in found.headline
     assert rows["report goal"] == ["1,100", "1,000"]
     assert rows["epsilon of a device"] == [up(2.95), up(5.0)]
     assert rows["noise on the mean, z over goal"] == ["0.001", "0.001"]
@@ -267,7 +268,8 @@ def test_of_plans_that_meet_their_target_the_least_is_named_in_each_figure(
         f"Least noise on the mean: {paths[0]} (0.001, else 0.002).",
         f"Fewest days: {paths[0]} (3.5, else 5.0).",
         f"Starve with 10 % fewer devices: {paths[0]}, and not {paths[1]}.",
-        f"{up(one.best.epsilon_of_person(3))} of a person with 3 devices",
+        f"{up(one.best.epsilon_of_person(3))} of a person with 3 devices, for 3, met for a device and "
+        "missed for a person.",
     ):
         assert said in found.headline
     # Their updates are equal.
