@@ -414,11 +414,13 @@ def malicious_devices(releases: Releases) -> Figure:
     the largest share under which a store keeps its secrets."""
     fewest = min(each.devices for each in releases.of_devices)
     most = releases.most_malicious
-    whole = np.linspace(0.0, math.floor(most * fewest), MOST_SHARES).round() / fewest
+    whole = np.linspace(0.0, math.floor(most * fewest), MOST_SHARES).round()
+    # A float just above k / f would count one more device.
+    shares = {each / fewest: (each - 1e-9) / fewest for each in whole.tolist()} | {most: most}
     points: list[tuple[float, float]] = []
-    for share in sorted({*whole.tolist(), most}):
+    for share, counted_share in sorted(shares.items()):
         try:
-            epsilon = releases.epsilon_against(SYBILS if share else OPERATOR, share)
+            epsilon = releases.epsilon_against(SYBILS if share else OPERATOR, counted_share)
         except NotProtected:
             break
         points.append((100.0 * share, epsilon or 0.0))

@@ -440,6 +440,17 @@ def test_the_figure_ends_at_the_share_of_the_row(trace_of, small, fedray_command
     assert not [each for each in server.figures() if each.name == "malicious"]
 
 
+def test_a_point_of_the_figure_counts_no_device_too_many() -> None:
+    """Of thirty devices 7 / 30 as a float is slightly more than seven."""
+    event = sums(30)
+    epsilon = epsilon_of(event, 1e-6).epsilon
+    found = Releases((part(30, is_correlated=True),), epsilon, 1e-6, "", False, 0.5)
+    (line,) = malicious_devices(found).series
+    assert line.x.tolist() == pytest.approx([100 * each / 30 for each in range(16)])
+    for malicious, shown in enumerate(line.y.tolist()):
+        assert shown == epsilon_of(sums(30 - malicious), 1e-6).epsilon
+
+
 # Claims
 
 
