@@ -53,7 +53,7 @@ class FixedPoint(EncodingTable):
     """Whole steps of clip_norm / 2^40, summed without a modulus; see
     fedray/encoding/fixed_point.py."""
 
-    kind: Literal["fixed_point"] = "fixed_point"  # pyright: ignore[reportIncompatibleVariableOverride]
+    kind: Literal["fixed_point"] = "fixed_point"  # pyright: ignore[reportIncompatibleVariableOverride]  (frozen, so narrowing is safe)
     """Exact sums of whole steps."""
     implementation: ClassVar[str] = "fedray.encoding.fixed_point:FixedPointEncoding.of"
 
@@ -85,7 +85,7 @@ class SecAgg(ModularTable):
     """Integers modulo M, as secure aggregation sums them (Xu et al. 2023, Algorithm 2); see
     fedray/encoding/secagg.py."""
 
-    kind: Literal["secagg"] = "secagg"  # pyright: ignore[reportIncompatibleVariableOverride]
+    kind: Literal["secagg"] = "secagg"  # pyright: ignore[reportIncompatibleVariableOverride]  (frozen, so narrowing is safe)
     """Sums modulo M, of rotated and rounded updates."""
     implementation: ClassVar[str] = "fedray.encoding.secagg:SecAggEncoding"
 
@@ -118,7 +118,7 @@ class DevicesTrust(DeviceNoiseTable):
     of the noise before secure aggregation, and the store correlates the rounds (Ball et al. 2024,
     "Secure Stateful Aggregation"; "DMM: Distributed Matrix Mechanism", arXiv 2410.16161)."""
 
-    kind: Literal["devices"] = "devices"  # pyright: ignore[reportIncompatibleVariableOverride]
+    kind: Literal["devices"] = "devices"  # pyright: ignore[reportIncompatibleVariableOverride]  (frozen, so narrowing is safe)
     """Devices add noise in shares, and a store opens sums of rounds weighted by C."""
     coefficient_bits: Annotated[int, Field(ge=1, le=20)] = 8
     """q: coefficients of C are rounded to multiples of c_0 / 2^q. The identity needs none."""
@@ -147,7 +147,7 @@ class LocalTrust(DeviceNoiseTable):
     """Trust in no one: each device adds all the noise to its own update. The mechanism must be
     `identity`."""
 
-    kind: Literal["local"] = "local"  # pyright: ignore[reportIncompatibleVariableOverride]
+    kind: Literal["local"] = "local"  # pyright: ignore[reportIncompatibleVariableOverride]  (frozen, so narrowing is safe)
     """Each device adds the noise of the noise multiplier to its own update."""
 
     def sharing(self, report_goal: int) -> int:
