@@ -418,8 +418,8 @@ OF_LOGS: tuple[Row[ImportedTrace], ...] = (
 def assumptions_of(
     scenario: Scenario | None, log: ImportedTrace | None, trust: AnyTrust | None = None
 ) -> tuple[Assumption, ...]:
-    """Returns the assumptions of an audit, each a sentence with its source; those that define a
-    term come first.
+    """Returns the assumptions of an audit, each a sentence with its source; definitions of terms
+    come first.
 
     Args:
         scenario: scenario of a simulated run; None for a log.

@@ -233,8 +233,8 @@ class Audit(DrawnResult):
 
     @cached_property
     def observers(self) -> IfAny[tuple[Observer, ...] | None]:
-        """Who a device is private from: a row for each observer, and for each trust model of a
-        question. Absent for a log without a claimed trust."""
+        """Privacy of a device from each observer, for each trust model of a question. Absent for a
+        log without a claimed trust."""
         return tuple(row for each in self.released for row in each.observers()) or None
 
     @property

@@ -1,4 +1,4 @@
-"""Who a device is private from: the observers of a run, and the privacy that holds against each.
+"""Observers of a run, and the privacy of a device from each of them.
 
 A guarantee is about an observer. The verdict of an audit is about whoever gets the models. Other
 parties see more: a device knows its own draws and noise, the operator of the server sees what
@@ -98,7 +98,7 @@ class Observer(Document):
     reason: str
     """Basis of the protection, or the reason for having none."""
     assumptions: tuple[str, ...] = ()
-    """Assumptions about the party, in sentences. Those of the audit include them."""
+    """Assumptions about the party, in sentences. The assumptions of the audit include them."""
 
 
 class NotProtected(Exception):
@@ -150,7 +150,7 @@ class Part(NamedTuple):
 
         Args:
             observer: one of `OBSERVERS`, except the network.
-            malicious: as in `honest`.
+            malicious: share of malicious devices, as in `honest`.
 
         Raises:
             NotProtected: nothing protects from the observer.
@@ -172,7 +172,7 @@ class Part(NamedTuple):
         return with_noise_of(self.event, honest)
 
     def reason(self, observer: str, malicious: float) -> str:
-        """Returns the noise that protects from an observer, in words. Arguments are those of
+        """Returns the noise that protects from an observer, in words. Takes the arguments of
         `against`."""
         f = f"{self.devices:,}"
         if self.trust in ("server", "enclave"):
@@ -222,7 +222,7 @@ class Releases:
         return tuple(each for each in self.parts if each.trust == "devices" and each.devices)
 
     def epsilon_against(self, observer: str, malicious: float = 0.0) -> float | None:
-        """Returns epsilon against an observer; None if unknown. Arguments and errors are those of
+        """Returns epsilon against an observer; None if unknown. Arguments and errors as in
         `Part.against`."""
         if self.is_silent:
             raise NotProtected(self.rests_on)
@@ -431,7 +431,7 @@ def _with_parts(event: Repeated | PostProcessed | Composed, parts: Sequence[Even
 
 
 def against_operator(trust: str) -> Callable[[Event], Event]:
-    """Returns the function from what a device spends on a release to what it spends against the
+    """Returns a function from the spending of a device on a release to its spending against the
     operator of the server, under a kind of trust.
 
     Raises:

@@ -286,7 +286,7 @@ def short_guarantees_table(audit: Audit) -> Table:
 
 
 def observers_table(audit: Audit) -> Table | None:
-    """Returns who a device is private from, with the epsilon of each observer of an `audit`; None
+    """Returns the observers of an `audit`, with the epsilon of a device against each; None
     for a log without a claimed trust."""
     if audit.observers is None:
         return None
