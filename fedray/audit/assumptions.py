@@ -118,6 +118,10 @@ STORE = (
     "The store opens agreed sums only, as long as at most {share} of the devices that run its "
     "protocol are malicious."
 )
+SHUFFLED = (
+    "The shuffler removes senders and order, and does not help the operator; at most {share} of "
+    "the devices do."
+)
 HONEST = (
     "At most {share} of the devices in a sum are malicious, and the others add their noise. Wrong "
     "noise or wrong updates cost accuracy, not privacy."

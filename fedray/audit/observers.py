@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedray.audit.assumptions import ENCRYPTED, HARDWARE, HONEST, POLICY, STORE
+from fedray.audit.assumptions import ENCRYPTED, HARDWARE, HONEST, POLICY, SHUFFLED, STORE
 from fedray.audit.basis import Basis
 from fedray.audit.mechanism_audit import MechanismAudit
 from fedray.audit.noise import DeviceNoise, Noise, ServerNoise
 from fedray.audit.participation import Patterns
-from fedray.audit.questions import ONLY_ANSWERS, AnswerPrivacy, vocabulary_cost
+from fedray.audit.questions import ONLY_ANSWERS, AnswerPrivacy, repeated, vocabulary_cost
 from fedray.base.document import Document
 from fedray.base.errors import InputError
 from fedray.base.rounding import given
@@ -38,6 +38,7 @@ from fedray.mechanisms.accounting.events import (
     read_event,
 )
 from fedray.mechanisms.participation import MinSep, most_of_device
+from fedray.mechanisms.questions.local import ShuffledReports
 from fedray.mechanisms.registry import Identity
 from fedray.scenario import Scenario
 from fedray.scenario.trust import AnyTrust
@@ -47,6 +48,8 @@ DEVICE = "a device of the cohort"
 OPERATOR = "the operator of the server"
 SYBILS = "the operator with a share of malicious devices"
 NETWORK = "the network"
+SHUFFLER = "the shuffler"
+"""An observer that only shuffled reports have."""
 OBSERVERS = (MODELS, DEVICE, OPERATOR, SYBILS, NETWORK)
 """Names of the observers, in the order of the table."""
 NOISE, ENCRYPTION, NOTHING, UNKNOWN = "noise", "encryption", "nothing", "unknown"
@@ -64,6 +67,7 @@ _SENT = {
     "server": "what every device sends",
     "devices": "sums with the noise of all their devices",
     "enclave": "what the enclave releases",
+    "shuffled": "every report, without its sender",
     "local": "what every device sends, with its own noise",
 }
 """Data that reaches the operator, by the kind of trust."""
@@ -72,6 +76,8 @@ _ASSUMED = {
     ("enclave", SYBILS): (HARDWARE,),
     ("devices", OPERATOR): (STORE,),
     ("devices", SYBILS): (STORE, HONEST),
+    ("shuffled", OPERATOR): (SHUFFLED,),
+    ("shuffled", SYBILS): (SHUFFLED,),
 }
 """Assumptions by the kind of trust and the observer."""
 
@@ -82,10 +88,10 @@ class Observer(Document):
 
     name: str
     """Name of the party: whoever gets the models, a device of the cohort, the operator of the
-    server, the same with a share of malicious devices, or the network."""
+    server, the same with a share of malicious devices, the network, or the shuffler of reports."""
     trust: str
-    """Kind of trust: server, devices, enclave or local; with a question or a private vocabulary,
-    that of each release."""
+    """Kind of trust: server, devices, enclave, shuffled or local; with a question or a private
+    vocabulary, that of each release."""
     sees: str
     """Data that the party sees."""
     protected_by: str
@@ -111,7 +117,7 @@ class Part(NamedTuple):
     name: str
     """model, question or vocabulary."""
     trust: str
-    """Kind of trust: server, devices, enclave or local."""
+    """Kind of trust: server, devices, enclave, shuffled or local."""
     event: Event | None
     """Spending of a device against whoever gets the release; None if unknown."""
     sent: str
@@ -119,10 +125,17 @@ class Part(NamedTuple):
     is_correlated: bool = False
     """Whether rounds without the device count, because their noise protects its earlier updates
     too."""
+    shuffled: ShuffledReports | None = None
+    """Reports of the release, if it is of shuffled ones."""
+    windows: int = 1
+    """Number of windows in which the device sent one."""
 
     @property
     def devices(self) -> int:
-        """f, the devices of the sum with the least noise; 0 if devices add none."""
+        """f, the devices of the sum with the least noise, or of a shuffle; 0 if they protect no one
+        else."""
+        if self.shuffled is not None:
+            return self.shuffled.least_devices // self.shuffled.groups
         sums = (each for each in _within(self.event) if isinstance(each, DiscreteGaussianSum))
         return min((each.devices for each in sums), default=0)
 
@@ -166,6 +179,15 @@ class Part(NamedTuple):
             return with_noise_of(self.event, 1)
         if observer == OPERATOR:
             return self.event
+        if self.trust == "shuffled":
+            if (
+                self.shuffled is None
+            ):  # a vocabulary of another run, of which only the event is known
+                return None
+            report = self.shuffled.event_of(self.honest(observer, malicious))
+            return repeated(self.shuffled.report if observer == SHUFFLER else report, self.windows)
+        if observer == SHUFFLER:
+            return self.event
         honest = self.honest(observer, malicious)
         if self.devices and not honest:
             raise NotProtected("it may know all noise of a sum that protects the device")
@@ -175,6 +197,10 @@ class Part(NamedTuple):
         """Returns the noise that protects from an observer, in words. Takes the arguments of
         `against`."""
         f = f"{self.devices:,}"
+        if self.shuffled is not None:
+            if observer == SHUFFLER:
+                return "the noise of the device's own report"
+            return f"{self.honest(observer, malicious):,} of {f} reports in a random order"
         if self.trust in ("server", "enclave"):
             if not self.is_sampled:
                 return AS_MODELS
@@ -242,6 +268,8 @@ class Releases:
         yield from map(self._row, (MODELS, DEVICE, OPERATOR, SYBILS))
         party = (NETWORK, self.trust, "times and sizes of messages")
         yield Observer(*party, ENCRYPTION, None, None, "encryption is assumed", (ENCRYPTED,))
+        if any(each.shuffled for each in self.parts):
+            yield self._row(SHUFFLER)
 
     def _row(self, name: str) -> Observer:
         malicious = self.most_malicious if name == SYBILS else 0.0
@@ -264,6 +292,8 @@ class Releases:
         if name == DEVICE:
             has_noise = any(each.trust in ("devices", "local") for each in self.parts)
             return f"{contents}, and its own {'updates and noise' if has_noise else 'updates'}"
+        if name == SHUFFLER:
+            return f"{contents}, and every report with its sender"
         sent = "; ".join(dict.fromkeys(each.sent for each in self.parts))
         if name == OPERATOR:
             return sent
@@ -298,6 +328,7 @@ def releases_of(
     if trust is None:
         return ()
     has_model = no_guarantee != ONLY_ANSWERS
+    reports = _shuffled_reports(scenario)
     is_summed = scenario is not None and isinstance(scenario.privacy.sent, ModularTable)
     vocabulary = vocabulary_cost(scenario)
     kind = trust_of_model(trust, None if used is None else used.noise)
@@ -313,7 +344,11 @@ def releases_of(
         # The answers have no figure either, if a model beside them had no noise.
         is_silent = has_model and no_guarantee is not None
         why = no_guarantee if is_silent else "the audit knows no privacy of this run"
-        parts = (of_model(None),) if has_model else tuple(map(_of_answers, answers[:1]))
+        parts = (
+            (of_model(None),)
+            if has_model
+            else tuple(_of_answers(each, reports) for each in answers[:1])
+        )
         return (Releases(parts, None, 0.0, why or "", is_silent, share),)
     rests_on = f"{stated.name}: {basis.condition}"
     if not basis.answers:
@@ -321,7 +356,11 @@ def releases_of(
         return (Releases(parts, stated.epsilon, stated.delta, rests_on, False, share),)
     found = []
     for row in basis.answers:
-        parts = [_of_answers(e) for e in answers if (e.trust, e.basis) == (row.trust, stated.name)]
+        parts = [
+            _of_answers(each, reports)
+            for each in answers
+            if (each.trust, each.basis, each.unit) == (row.trust, stated.name, "device")
+        ]
         if has_model and used is not None:
             own = used.enforced if stated.name == "enforced" else used.observed
             parts.insert(0, of_model(own.event))
@@ -339,8 +378,20 @@ def trust_of_model(trust: AnyTrust, noise: Noise | None) -> str:
     return trust.kind
 
 
-def _of_answers(row: AnswerPrivacy) -> Part:
-    return _part("question", row.trust, row.event)
+def _of_answers(row: AnswerPrivacy, reports: ShuffledReports | None) -> Part:
+    part = _part("question", row.trust, row.event)
+    if row.trust != "shuffled":
+        return part
+    return part._replace(shuffled=reports, windows=row.windows or 1)
+
+
+def _shuffled_reports(scenario: Scenario | None) -> ShuffledReports | None:
+    """Returns the shuffled reports of a run's question, or None without any."""
+    analytics = None if scenario is None else scenario.analytics
+    if scenario is None or analytics is None:
+        return None
+    plans = analytics.plans(scenario.rounds.least_accepted)
+    return next((e.sums for e in plans if isinstance(e.sums, ShuffledReports)), None)
 
 
 def _part(name: str, trust: str, event: Event | None) -> Part:

@@ -15,7 +15,6 @@ from fedray.audit.audit import Audit
 from fedray.audit.findings import FAILING, broken_noise, headline
 from fedray.audit.guarantees import Guarantee, true_positive_rate
 from fedray.audit.mechanism_audit import MechanismAudit
-from fedray.audit.observers import OBSERVERS
 from fedray.audit.questions import EMPTIED
 from fedray.audit.rules import rules_of
 from fedray.audit.verdict import AuditVerdict, answers_text
@@ -434,7 +433,7 @@ def _person(audit: Audit, mechanism: MechanismAudit | None, stated: Guarantee) -
 
 def _observers(audit: Audit) -> list[Line]:
     """Returns a line for each observer under the trust models of the verdict."""
-    own = (audit.observers or ())[: len(OBSERVERS)]
+    found = audit.observers or ()
     return [
         Line(
             f"Private from {each.name}",
@@ -443,7 +442,8 @@ def _observers(audit: Audit) -> list[Line]:
             else f"({up(each.epsilon)}, {given_delta(each.delta or 0.0)})",
             each.reason,
         )
-        for each in own
+        for each in found
+        if each.trust == found[0].trust
     ]
 
 

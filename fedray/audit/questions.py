@@ -202,7 +202,7 @@ def privacy_of_answers(
     for trust, plan in zip(analytics.trust, plans, strict=True):
         head, of_persons_too = (trust.kind, plan.mechanism, plan.theorem), list[AnswerPrivacy]()
         for place, (basis, count, may_rest, reason) in enumerate(rows):
-            event, delta = _repeated(plan.event, count), own * (count or 1)
+            event, delta = repeated(plan.event, count), own * (count or 1)
             row = AnswerPrivacy(*head, basis, count, event, delta, may_rest, reason)
             found += _with_model(row, model, place)
             if of_persons is not None:
@@ -277,7 +277,8 @@ def _below_1(row: AnswerPrivacy) -> AnswerPrivacy:
     return row if row.delta < 1 else replace(row, event=None, may_rest_on=False, reason=TOO_MANY)
 
 
-def _repeated(of_window: Any, windows: int | None) -> Event | None:
+def repeated(of_window: Any, windows: int | None) -> Event | None:
+    """Returns the spending of a device in a number of windows; None if that is unknown."""
     return None if windows is None else Repeated(event=of_window, count=windows)
 
 

@@ -36,6 +36,7 @@ from fedray.audit.observers import (
     NOTHING,
     OBSERVERS,
     OPERATOR,
+    SHUFFLER,
     SYBILS,
     UNKNOWN,
     NotProtected,
@@ -51,12 +52,14 @@ from fedray.mechanisms.accounting.accountants import epsilon_of
 from fedray.mechanisms.accounting.events import (
     Composed,
     DiscreteGaussianSum,
+    Event,
     Gaussian,
     MinSepSampled,
     PoissonSampled,
     Repeated,
 )
 from fedray.mechanisms.accounting.zcdp import rho_of
+from fedray.mechanisms.questions.local import ShuffledReports
 from fedray.mechanisms.registry import BandFHU, Tree
 from fedray.report.audits import observers_table
 from fedray.report.figures import malicious_devices
@@ -372,6 +375,40 @@ def test_a_question_and_a_model_have_a_trust_each(tmp_path: Path) -> None:
     table = observers_table(audit)
     assert table is not None
     assert "trust" in table.columns
+
+
+def test_a_shuffle_hides_a_report_from_all_but_the_shuffler(tmp_path: Path) -> None:
+    each = drawn(0, tmp_path)
+    tables = asking(each)
+    delta = 1e-6
+    shuffled = {"kind": "shuffled", "least_devices": 2}
+    tables["analytics"] |= {"delta": delta, "trust": [shuffled]}
+    trace = each.run(**tables)
+    audit = audit_trace(trace)
+    assert audit.observers is not None
+    assert audit.scenario is not None
+    rows = {row.name: row for row in audit.observers}
+    assert list(rows) == [*OBSERVERS, SHUFFLER]
+    assert audit.scenario.analytics is not None
+    (plan,) = audit.scenario.analytics.plans(audit.scenario.rounds.least_accepted)
+    assert isinstance(plan.sums, ShuffledReports)
+    stated = audit.basis.stated
+    assert stated is not None
+    windows = next(e.windows for e in audit.answers or () if e.basis == stated.name)
+    assert windows is not None
+
+    def spent(event: Event) -> float:
+        several: Any = Repeated(event=event, count=windows)  # pyright: ignore[reportArgumentType]
+        return epsilon_of(several, windows * delta).epsilon
+
+    # Of two reports in a shuffle, one that knows its own leaves none among which to hide.
+    assert rows[OPERATOR].epsilon == rows[MODELS].epsilon == spent(plan.event)
+    assert rows[DEVICE].epsilon == pytest.approx(spent(plan.sums.event_of(1)), rel=1e-12)
+    assert rows[SHUFFLER].epsilon == pytest.approx(spent(plan.sums.report), rel=1e-7)
+    assert (rows[MODELS].epsilon or 0.0) < (rows[DEVICE].epsilon or 0.0)
+    assert "order" in rows[DEVICE].reason
+    statement = privacy_statement(audit)
+    assert any(line.what == f"Private from {SHUFFLER}" for line in statement.lines)
 
 
 def test_without_noise_nothing_protects(trace_of, small) -> None:
