@@ -289,7 +289,7 @@ class Ledger(Result):
                 window, or shares its noise with another release; the ledger is as it was.
         """
         with self._locked() as now:
-            now._check_ensured(claim and claim.digest)
+            _check_ensured(now, claim and claim.digest)
             # The same run again releases the same models.
             lines = (now.charges | now.reservations).items()
             same = [n for n, each in lines if (each.run, each.start) == (run, start)]
@@ -355,7 +355,7 @@ class Ledger(Result):
         with self._locked() as now:
             for audit in audits:
                 document = audit.trace.run if trained is None else trained.document
-                now._check_ensured(document.get("ensured", {}).get("digest"))
+                _check_ensured(now, document.get("ensured", {}).get("digest"))
             # A training has noise of its own, so it leaves the reservation to its run.
             line = None if trained else now.reservation_of(run_of(audits[0]), start)
             promised = {} if line is None else now.reservations[line].windows
@@ -427,17 +427,6 @@ class Ledger(Result):
                     "import both logs with the same columns"
                 )
 
-    def _check_ensured(self, digest: str | None) -> None:
-        """Raises InputError unless a run with a claim of this digest is under the ledger's claim,
-        if it has one."""
-        own = self.ensured
-        if own is not None and own != digest:
-            rule = "has no claim that it ensures" if digest is None else "ensures another claim"
-            raise InputError(
-                f"ledger {str(self.path)!r}: every run must ensure the claim "
-                f"{own[:12]}, and this one {rule}; run it with --ensure and that claim"
-            )
-
     def _check_noise(self, noise: Collection[str], allowed: Collection[int]) -> None:
         """Raises InputError if a line that is not allowed to has any of this noise."""
         for number, each in (self.charges | self.reservations).items():
@@ -478,4 +467,16 @@ class Ledger(Result):
         new = [each.model_dump(mode="json") for each in lines]
         return replace(
             self, entries=tuple(append_to_chain(self.path / CHAIN_FILE, self.entries, new))
+        )
+
+
+def _check_ensured(ledger: Ledger, digest: str | None) -> None:
+    """Raises InputError unless a run with a claim of this digest is under the ledger's claim, if it
+    has one."""
+    own = ledger.ensured
+    if own is not None and own != digest:
+        rule = "has no claim that it ensures" if digest is None else "ensures another claim"
+        raise InputError(
+            f"ledger {str(ledger.path)!r}: every run must ensure the claim {own[:12]}, and this "
+            f"one {rule}; run it with --ensure and that claim"
         )
