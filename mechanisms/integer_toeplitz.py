@@ -18,6 +18,10 @@ from .identity import Identity
 from .strategy import Strategy
 from .toeplitz import Toeplitz, ToeplitzStrategy
 
+MOST_COEFFICIENT = 1 << 53
+"""Largest absolute value of a coefficient, up to which floats represent every integer."""
+Coefficient = Annotated[int, Field(ge=-MOST_COEFFICIENT, le=MOST_COEFFICIENT)]
+
 
 class IntegerToeplitz(ToeplitzStrategy):
     """A Toeplitz strategy defined by whole coefficients, divided by the first; later ones are
@@ -25,7 +29,7 @@ class IntegerToeplitz(ToeplitzStrategy):
 
     kind: Literal["integer-toeplitz"] = "integer-toeplitz"  # pyright: ignore[reportIncompatibleVariableOverride]  (frozen, so narrowing is safe)
     """Toeplitz, by whole coefficients."""
-    coefficients: Annotated[tuple[int, ...], Field(strict=False, min_length=1)]
+    coefficients: Annotated[tuple[Coefficient, ...], Field(strict=False, min_length=1)]
     """c_0, c_1, ..., whole, without a common divisor; c_0 must be positive, and the last one must
     not be 0."""
 
@@ -69,8 +73,10 @@ def integer_of(
     Raises:
         InputError: the strategy is not Toeplitz, or has no last coefficient and `most` is None.
     """
-    if isinstance(strategy, Identity | IntegerToeplitz):
+    if isinstance(strategy, Identity):
         return strategy
+    if isinstance(strategy, IntegerToeplitz):
+        return _in_lowest_terms(strategy.coefficients[:most])
     if not isinstance(strategy, ToeplitzStrategy):
         raise InputError(
             f"mechanism.kind={strategy.kind!r} has no constant diagonals, so no store opens its "
@@ -100,8 +106,19 @@ def _kept(strategy: ToeplitzStrategy, most: int | None) -> int:
 @lru_cache(maxsize=16)
 def _rounded(strategy: ToeplitzStrategy, bits: int, kept: int) -> IntegerToeplitz | Identity:
     c = strategy.first_column(kept)
-    # Python integers, in which nothing overflows.
-    whole = [round(each) for each in (2**bits * c / c[0]).tolist()]
+    with np.errstate(over="ignore"):
+        relative = 2**bits * (c / c[0])
+    largest = float(np.abs(relative).max())
+    if not largest <= MOST_COEFFICIENT:
+        raise InputError(
+            f"mechanism.kind={strategy.kind!r} has a coefficient of {largest:g} steps of c_0 / "
+            f"2^{bits}, and the most is 2^53; lower trust.coefficient_bits or the coefficient"
+        )
+    return _in_lowest_terms(tuple(round(each) for each in relative.tolist()))
+
+
+def _in_lowest_terms(coefficients: tuple[int, ...]) -> IntegerToeplitz | Identity:
+    whole = list(coefficients)
     while not whole[-1]:
         whole.pop()
     if len(whole) == 1:

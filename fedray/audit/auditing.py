@@ -52,7 +52,7 @@ from fedray.audit.questions import (
 from fedray.audit.rules import Violations, violations_of
 from fedray.audit.sampled import sampled
 from fedray.audit.sensitivity import trace_sensitivity
-from fedray.audit.so_far import bound_under
+from fedray.audit.so_far import bounds_under
 from fedray.audit.statements.keep_days import KeepDaysStatement
 from fedray.audit.statements.statement import Subject
 from fedray.base.errors import InputError, ScenarioError, TraceCorrupt
@@ -113,13 +113,13 @@ def audit_trace(
     opened = open_trace(trace) if isinstance(trace, str | Path) else trace
     of_run = _scenario_of(opened) if isinstance(opened, Trace) else None
     given = (mechanism,) if isinstance(mechanism, Strategy) else tuple(mechanism or ())
-    given = tuple(_as_added(each, scenario or of_run) for each in given)
-    if claim is not None:
-        own = _as_added(claim.mechanism, scenario or of_run)
-        claim = claim.model_copy(update={"mechanism": own})
+    trained_by = scenario or of_run
+    if trained_by is not None:
+        given = tuple(trained_by.privacy.as_added(each) for each in given)
+    claim = _as_added(claim, trained_by)
     ensured = None
     if claim is None and not mechanism and noise_multiplier is delta is None:
-        ensured = _ensured(opened if scenario is None else trained)
+        ensured = _as_added(_ensured(opened if scenario is None else trained), trained_by)
         delta = None if ensured is None else ensured.delta
     used = _used(opened, scenario or of_run, claim, given, noise_multiplier, delta)
     patterns = _patterns_of(opened, scenario or of_run)
@@ -267,12 +267,12 @@ def _scenario_of(trace: Trace) -> Scenario:
     return scenario
 
 
-def _as_added(strategy: Strategy, scenario: Scenario | None) -> Strategy:
-    """Returns the run's own strategy as its devices add the noise, with whole coefficients; any
-    other as it is."""
-    if scenario is None or strategy != scenario.privacy.mechanism:
-        return strategy
-    return scenario.privacy.strategy or strategy
+def _as_added(claim: Claim | None, scenario: Scenario | None) -> Claim | None:
+    """Returns a claim whose mechanism has whole coefficients if the run's devices add its noise."""
+    if claim is None or scenario is None:
+        return claim
+    added = scenario.privacy.as_added(claim.mechanism)
+    return claim.model_copy(update={"mechanism": added})
 
 
 def _used(
@@ -557,7 +557,7 @@ def _judged(
 
 def _spent_on_all(claim: Claim, scenario: Scenario, enforced: Limits) -> Iterator[Finding]:
     """Yields the findings on a claimed rho and epsilon of a run that released more than a model."""
-    event = bound_under(scenario, enforced).event
+    events = [each.event for each in bounds_under(scenario, enforced)]
     for key, privacy_of in (
         ("rho", rho_of),
         ("epsilon", lambda event: epsilon_of(event, claim.delta).epsilon),
@@ -567,7 +567,8 @@ def _spent_on_all(claim: Claim, scenario: Scenario, enforced: Limits) -> Iterato
         found = None
         # Not every figure has a theorem.
         with contextlib.suppress(EventRefused):
-            found = None if event is None else privacy_of(event)
+            known = [privacy_of(event) for event in events if event is not None]
+            found = max(known) if len(known) == len(events) else None
         is_proven = found is not None and found <= claimed * (1 + ROUNDED[key])
         yield Finding(
             statement=key,

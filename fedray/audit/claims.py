@@ -87,8 +87,8 @@ class Claim(Table):
     trust: AnyTrust | None = Field(
         default=None,
         description="Who is trusted with updates without noise: a table with `kind`, as "
-        "`privacy.trust` of a scenario. If devices add the noise, noise_multiplier is that of the "
-        "round with the fewest devices.",
+        "`privacy.trust` of a scenario. If devices add the noise, noise_multiplier is that of a "
+        "round of report_goal devices; for a log, that of the round with the fewest devices.",
     )
     rho: Positive | None = None
     """rho of zCDP."""

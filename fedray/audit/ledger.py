@@ -250,11 +250,14 @@ class Ledger(Result):
                 if each.may_rest_on
                 else "as recorded, so only if no participation depended on released models"
             )
+            trusted = "Whoever adds the noise is trusted"
+            if self.observer == "operator":
+                trusted = "What each run assumes of its store, enclave or devices holds"
             lines.append(
                 f"**{each.window}.** Over {releases}, every {self.unit} is protected at (epsilon, "
                 f"delta) = ({up(each.epsilon)}, {given(self.budget.delta)}){rho}, {basis}. "
                 f"That is against {WORDS_OF[self.observer]}. Adjacency: one {self.unit}'s "
-                "contributions are replaced by zeros. Whoever adds the noise is trusted, and every "
+                f"contributions are replaced by zeros. {trusted}, and every "
                 "answer, and every model after every round, is released. When devices took part is "
                 "not protected."
             )

@@ -23,6 +23,7 @@ from fedray.audit.participation import Patterns
 from fedray.audit.persons import joined_by_owner, joint_answers
 from fedray.audit.questions import (
     ONLY_ANSWERS,
+    TOO_MANY,
     charged_plan,
     vocabulary_cost,
     vocabulary_event,
@@ -307,6 +308,11 @@ def answer_parts(scenario: Scenario, most_devices: int) -> Iterator[AnswerPart]:
     if loss.delta:
         # In failures of a window in which all devices of a person answer.
         whole = float(loss.failures(most)[0])
+        if loss.delta * whole >= 1:
+            raise InputError(
+                f"a person with {most_devices} devices has no guarantee for the answers: "
+                f"{TOO_MANY}; lower analytics.epsilon or population.owners.most_devices"
+            )
         failure = ApproximateDP(epsilon=0.0, delta=loss.delta * whole, theorem=GROUP_THEOREM)
         yield AnswerPart(failure.to_json(), *summed(lambda devices: loss.failures(devices) / whole))
 

@@ -199,7 +199,8 @@ def _whom(audit: Audit) -> list[str]:
     if operator.epsilon is None:
         return [*said, f"Nothing protects from the operator of the server: {operator.reason}."]
     if operator.epsilon == models.epsilon:
-        return ["The figures are about whoever gets the models, and the operator of the server."]
+        both = "The figures are about whoever gets the models, and the operator of the server."
+        return [both, *operator.assumptions]
     return [*said, f"Against the operator of the server epsilon is {up(operator.epsilon)}."]
 
 

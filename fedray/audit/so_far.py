@@ -54,17 +54,19 @@ def bound_so_far(scenario: Scenario, rounds: RoundsSoFar) -> Guarantee:
     """
     # The times of later rounds do not matter: C is lower triangular, and a pattern of the rounds so
     # far is a pattern of the whole run that ends here.
-    return bound_under(scenario, limits_at(scenario, *rounds))
+    bounds = bounds_under(scenario, limits_at(scenario, *rounds))
+    return max(bounds, key=lambda each: math.inf if each.epsilon is None else each.epsilon)
 
 
-def bound_under(scenario: Scenario, limits: Limits) -> Guarantee:
-    """Returns an upper bound as `bound_so_far` for any rounds in which devices keep some limits."""
+def bounds_under(scenario: Scenario, limits: Limits) -> list[Guarantee]:
+    """Returns upper bounds as `bound_so_far` for any rounds in which devices keep some limits: one
+    for each trust model of a question, of which a deployment has one."""
     privacy, asks = scenario.privacy, scenario.analytics is not None
     spent: list[tuple[Any, float]] = []
     bound = Guarantee("enforced", None, None, None, privacy.delta, True, limits.reason)
     if scenario.training.enabled or not asks:
         if privacy.strategy is None:
-            return replace(bound, may_rest_on=False, reason=NO_GUARANTEE)
+            return [replace(bound, may_rest_on=False, reason=NO_GUARANTEE)]
         noise = permitted_noise(
             ServerNoise(privacy.noise_multiplier, scenario.count_noise), scenario, privacy.strategy
         )
@@ -74,8 +76,7 @@ def bound_under(scenario: Scenario, limits: Limits) -> Guarantee:
     spent += [] if told is None else [(read_event(told.event), told.delta)]
     answers = privacy_of_answers(scenario, 1, limits, None) if asks else ()
     enforced = [[(each.event, each.delta)] for each in answers if each.basis == "enforced"]
-    bounds = [_together(bound, [*spent, *each]) for each in enforced or [[]]]
-    return max(bounds, key=lambda each: math.inf if each.epsilon is None else each.epsilon)
+    return [_together(bound, [*spent, *each]) for each in enforced or [[]]]
 
 
 def _together(bound: Guarantee, spent: Sequence[tuple[Any, float]]) -> Guarantee:

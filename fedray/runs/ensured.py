@@ -21,9 +21,9 @@ from fedray.audit.participation import read_patterns
 from fedray.audit.questions import vocabulary_cost
 from fedray.audit.rules import Rule, rules_of
 from fedray.audit.sampled import sampled_in_any_run
-from fedray.audit.so_far import bound_under
+from fedray.audit.so_far import bounds_under
 from fedray.audit.statements.most_per_period import MostPerPeriod
-from fedray.audit.statements.noise import check_noise
+from fedray.audit.statements.noise import check_noise, check_trust
 from fedray.audit.statements.statement import Subject
 from fedray.base.errors import InputError
 from fedray.base.rounding import down, fine, given, up
@@ -117,7 +117,14 @@ def unensured(claim: Claim, scenario: Scenario, permitted: MinSep) -> list[str]:
                 if each.found == each.claimed
                 else f"the scenario has {each.found_text}",
             )
-            for each in check_noise(claim.mechanism, claim.noise_multiplier, scenario.privacy)
+            for each in (
+                *check_noise(
+                    scenario.privacy.as_added(claim.mechanism),
+                    claim.noise_multiplier,
+                    scenario.privacy,
+                ),
+                *check_trust(claim.trust, scenario.privacy),
+            )
             if each.verdict is not Verdict.HOLDS
         ]
     for key in ENSURED:
@@ -236,30 +243,31 @@ class _Rules:
     def _spent(self, privacy_of: Callable[[Event], float]) -> float:
         """Returns the smallest figure that follows from the rules; infinity without one."""
         found = [math.inf]
-        for event in self._events():
+        for events in self._events():
             # Not every figure has a theorem.
             with contextlib.suppress(EventRefused):
-                found.append(privacy_of(event))
+                found.append(max(math.inf if e is None else privacy_of(e) for e in events))
         return min(found)
 
-    def _events(self) -> Iterator[Event]:
-        """Yields the release of the run under each of the rules on which a guarantee may rest."""
+    def _events(self) -> Iterator[Sequence[Event | None]]:
+        """Yields the release of the run under each of the rules on which a guarantee may rest: one
+        for each trust model of its question, of which a deployment may have any."""
         scenario, privacy = self.scenario, self.scenario.privacy
         if privacy.strategy is None and scenario.analytics is None:
             return
-        found = [bound_under(scenario, Limits(self.permitted, "the rules of the scenario"))]
+        limits = Limits(self.permitted, "the rules of the scenario")
+        yield [each.event for each in bounds_under(scenario, limits)]
         # The others are about a model only.
         if scenario.analytics is None and vocabulary_cost(scenario) is None:
             strategy = privacy.needed_strategy()
             own = ServerNoise(privacy.noise_multiplier, scenario.count_noise)
             noise = permitted_noise(own, scenario, strategy)
             drawn = sampled_in_any_run(scenario, strategy, noise, self.claim.delta, self.permitted)
-            found += [] if drawn is None else [drawn]
+            yield [None if drawn is None else drawn.event]
             limit = privacy.largest_sensitivity
             # A filter keeps every device within its budget, whatever the rules.
             if limit is not None and privacy.at_limit == "exclude" and own.count_noise is None:
-                yield released(own, limit, most_changed(own, [self.permitted]))
-        yield from (each.event for each in found if each.event is not None)
+                yield [released(own, limit, most_changed(own, [self.permitted]))]
 
 
 def _oldest_upload(scenario: Scenario) -> float:

@@ -38,13 +38,15 @@ class ClaimGuard:
         self._stores_uploads = rounds.uploads is not None
         self._selects_together = not self._stores_uploads and rounds.buffer is None
         self._min_sep, self._most = claim.min_sep or 1, claim.max_participations
-        self._least_accepted = 0
+        # The noise that devices add is that of the fewest that the rules permit.
+        has_shares = scenario.privacy.sent.adds_noise
+        rests_on_noise = has_shares or claim.rho is not None or claim.epsilon is not None
+        self._least_accepted = rounds.least_accepted if rests_on_noise else 0
         if claim.rho is not None or claim.epsilon is not None:
             k = worst.max_participations
             self._most = k if self._most is None else min(self._most, k)
             # A single participation has no separation.
             self._min_sep = max(self._min_sep, worst.min_sep if k > 1 else 1)
-            self._least_accepted = rounds.least_accepted
         self._rounds = 0
         self._devices = DeviceRounds()
         self._columns = [np.zeros(1) for _ in range(4)]

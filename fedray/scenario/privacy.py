@@ -150,6 +150,12 @@ class Privacy(Table):
         strategy = self.strategy if self.sent.adds_noise else None
         return strategy.coefficients if isinstance(strategy, IntegerToeplitz) else (1,)
 
+    def as_added(self, strategy: Strategy) -> Strategy:
+        """Returns the table's own `mechanism` as its noise is added, with whole coefficients if
+        devices add it; any other strategy as it is."""
+        own = self.strategy
+        return own if own is not None and strategy == self.mechanism else strategy
+
     def needed_strategy(self) -> Strategy:
         """Returns the strategy matrix for what has no meaning without noise. Raises InputError."""
         if self.strategy is None:

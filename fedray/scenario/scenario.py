@@ -431,6 +431,18 @@ class Scenario(Table):
         return self
 
     @model_validator(mode="after")
+    def _devices_send_in_every_round(self) -> Self:
+        """Refuses noise of devices for a model that the server trains on stored uploads."""
+        is_model = self.training.enabled or self.analytics is None
+        if self.rounds.uploads is not None and is_model and self.privacy.sent.adds_noise:
+            raise ValueError(
+                f"privacy.trust.kind={self.privacy.trust.kind!r} with rounds.uploads: devices "
+                "upload data, on which a program of the server trains, so they add no noise to a "
+                "round; use the trust 'server' or 'enclave', or rounds without uploads"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _poisson_samples_are_secret(self) -> Self:
         """Refuses settings that would reveal the number of devices in a Poisson sample."""
         weighting = self.training.weighting

@@ -4,7 +4,7 @@ is claimed."""
 from fedray.audit.findings import Finding, Verdict, verdict_of
 from fedray.mechanisms.strategy import Strategy
 from fedray.scenario.privacy import NO_GUARANTEE, Privacy
-from fedray.scenario.trust import AnyTrust
+from fedray.scenario.trust import AnyTrust, DevicesTrust
 
 UNRECORDED = "an imported log does not say how noise was added"
 
@@ -61,6 +61,8 @@ def check_noise(claimed: Strategy, noise_multiplier: float, used: Privacy | None
     text = "the run added at least as much noise"
     if not is_enough:
         text = "the run added less noise than is claimed"
+    if isinstance(used.trust, DevicesTrust):
+        text += ", in a round of report_goal devices; one of fewer has less, as rho and epsilon say"
     verdict, advised = verdict_of(is_enough), f"noise_multiplier = {z!r}"
     return [
         mechanism,
