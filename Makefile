@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-com
 # By all cores, where pip has one. Some packages have templates of files, which do not compile.
 COMPILE := $(BIN)/python -W ignore -m compileall -qq -j 0 .venv/lib || true
 
-.PHONY: diurnal help run test outside everything lowest check types fast bench bench-learning bench-gpu bench-peers bench-population bench-scale bench-audit bench-wheel canary faults peers reproduce gboard predict fits laws fuzz docs clean
+.PHONY: diurnal help run test outside everything lowest check types fast bench bench-learning bench-gpu bench-peers bench-population bench-scale bench-audit bench-wheel canary faults peers reproduce trust gboard predict fits laws fuzz docs clean
 
 help:  ## What there is to make
 	@awk -F ':.*##' '/^[a-z-]+:.*##/ { printf "%-18s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -103,6 +103,9 @@ bench-peers: .venv/.tests  ## Federated averaging by fedray, Flower and pfl, dev
 
 reproduce: .venv/.runs  ## Published losses of mechanisms beside ours (two minutes)
 	$(BIN)/fedray reproduce blt --out runs/blt
+
+trust: .venv/.runs  ## One model under every kind of trust, at epsilon 4 (a few minutes)
+	$(BIN)/fedray reproduce trust --out runs/trust
 
 docs: .venv/.docs  ## The documentation, in site/: reference from the code, links checked
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -13,6 +13,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from fedray.audit.observers import MODELS as MODELS
+from fedray.audit.observers import NETWORK as NETWORK
+from fedray.audit.observers import OBSERVERS as OBSERVERS
+from fedray.audit.observers import OPERATOR as OPERATOR
+from fedray.audit.observers import Observer as Observer
 from fedray.base.document import Document as Document
 from fedray.base.document import InJson as InJson
 from fedray.base.errors import CheckpointError as CheckpointError
@@ -27,6 +32,10 @@ from fedray.base.rounding import given as given
 from fedray.base.rounding import up as up
 from fedray.clients.data.language import Language as Language
 from fedray.clients.sessions import population_sessions as population_sessions
+from fedray.mechanisms.accounting.calibration import (
+    least_noise_multiplier as least_noise_multiplier,
+)
+from fedray.report.audits import observed_epsilon as observed_epsilon
 from fedray.report.figure import Axis as Axis
 from fedray.report.figure import Figure as Figure
 from fedray.report.figure import Series as Series
@@ -42,6 +51,8 @@ from fedray.studies.compare import comparison_of as comparison_of
 from fedray.studies.habits.observed import on_grid as on_grid
 from fedray.studies.habits.observed import runs_of as runs_of
 from fedray.studies.paired import MeanInterval as MeanInterval
+from fedray.studies.paired import interval_text as interval_text
+from fedray.studies.paired import paired_difference as paired_difference
 from fedray.studies.paired import with_error as with_error
 from fedray.studies.simulated import StudyCache as StudyCache
 

@@ -25,6 +25,7 @@ from fedray.scenarios.gboard import ReproducedRuns
 from fedray.scenarios.gboard_predict import PredictionStudy
 from fedray.scenarios.gboard_privacy import PublishedRows
 from fedray.scenarios.gboard_recipes import Recipes
+from fedray.scenarios.trust import Trusts
 from fedray.studies.canary import CanaryResult
 from fedray.studies.compare import Comparison
 from fedray.studies.fit import Fit
@@ -125,6 +126,7 @@ DOCUMENTS: Mapping[str, Document] = {
     "fedray reproduce shakespeare": Document(
         shakespeare.Study, files="The file results.json is the same."
     ),
+    "fedray reproduce trust": Document(Trusts, files="The file results.json is the same."),
     "fedray fit-log": Document(HabitFit, printed.WithHabitFit),
     "fedray fit-min-sep": Document(Fit),
     "fedray population": Document(PopulationSupply),
