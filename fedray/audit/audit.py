@@ -5,6 +5,7 @@ An audit states three guarantees side by side (fedray/audit/guarantees.py): obse
 claimed. It compares mechanisms by their error at equal privacy, never by their noise multipliers.
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -226,7 +227,7 @@ class Audit(DrawnResult):
 
     @cached_property
     def released(self) -> tuple[Releases, ...]:
-        """All that was released, under each choice of trust models; that of the verdict first."""
+        """All that was released, under each trust model of a question, in the scenario's order."""
         used = self.mechanisms[0] if self.mechanisms else None
         of_run = (self.answers or (), self.scenario, self.no_guarantee)
         return releases_of(self.basis, self.trust, used, *of_run)
@@ -235,7 +236,18 @@ class Audit(DrawnResult):
     def observers(self) -> IfAny[tuple[Observer, ...] | None]:
         """Privacy of a device from each observer, for each trust model of a question. Absent for a
         log without a claimed trust."""
-        return tuple(row for each in self.released for row in each.observers()) or None
+        return tuple(itertools.chain(*self._observers)) or None
+
+    @property
+    def observers_of_verdict(self) -> tuple[Observer, ...]:
+        """Observers under the trust models that the verdict is about, the one that it is against
+        first; empty for a log without a claimed trust."""
+        found = zip(self.released, self._observers, strict=True)
+        return next((rows for each, rows in found if each.is_stated), ())
+
+    @cached_property
+    def _observers(self) -> list[tuple[Observer, ...]]:
+        return [tuple(each.observers()) for each in self.released]
 
     @property
     def supported_epsilon(self) -> InJson[float | None]:

@@ -24,7 +24,7 @@ from fedray.audit.questions import ONLY_ANSWERS, AnswerPrivacy, repeated, vocabu
 from fedray.base.document import Document
 from fedray.base.errors import InputError
 from fedray.base.rounding import given
-from fedray.encoding.tables import DeviceNoiseTable, DevicesTrust, ModularTable
+from fedray.encoding.tables import MALICIOUS_SHARE, DeviceNoiseTable, DevicesTrust, ModularTable
 from fedray.mechanisms.accounting.accountants import epsilon_of
 from fedray.mechanisms.accounting.events import (
     Composed,
@@ -39,6 +39,7 @@ from fedray.mechanisms.accounting.events import (
 )
 from fedray.mechanisms.participation import MinSep, most_of_device
 from fedray.mechanisms.questions.local import ShuffledReports
+from fedray.mechanisms.questions.question import Plan
 from fedray.mechanisms.registry import Identity
 from fedray.scenario import Scenario
 from fedray.scenario.trust import AnyTrust
@@ -51,7 +52,7 @@ NETWORK = "the network"
 SHUFFLER = "the shuffler"
 """An observer that only shuffled reports have."""
 OBSERVERS = (MODELS, DEVICE, OPERATOR, SYBILS, NETWORK)
-"""Names of the observers, in the order of the table."""
+"""The observers, in the order of the table. A row of the first is named by what was released."""
 NOISE, ENCRYPTION, NOTHING, UNKNOWN = "noise", "encryption", "nothing", "unknown"
 """Values of `Observer.protected_by`."""
 NOT_PROTECTED = (
@@ -59,10 +60,7 @@ NOT_PROTECTED = (
     "A neighbour has zeros in place of one device's updates (zero-out)."
 )
 """Limits of every row."""
-AS_MODELS = "as for whoever gets the models"
-MOST_MALICIOUS = float(DevicesTrust.model_fields["malicious_share"].default)
-"""Share of malicious devices against which a run is stated that names no other."""
-_CONTENTS = {"model": "the models", "question": "the answers", "vocabulary": "the vocabulary"}
+_CONTENTS = {"model": "models", "question": "answers", "vocabulary": "vocabulary"}
 _SENT = {
     "server": "what every device sends",
     "devices": "sums with the noise of all their devices",
@@ -87,8 +85,9 @@ class Observer(Document):
     """A party, and the privacy of a device from it."""
 
     name: str
-    """Name of the party: whoever gets the models, a device of the cohort, the operator of the
-    server, the same with a share of malicious devices, the network, or the shuffler of reports."""
+    """Name of the party: whoever gets the models, or the answers, or both; a device of the cohort;
+    the operator of the server; the same with a share of malicious devices; the network; or the
+    shuffler of reports."""
     trust: str
     """Kind of trust: server, devices, enclave, shuffled or local; with a question or a private
     vocabulary, that of each release."""
@@ -193,24 +192,33 @@ class Part(NamedTuple):
             raise NotProtected("it may know all noise of a sum that protects the device")
         return with_noise_of(self.event, honest)
 
-    def reason(self, observer: str, malicious: float) -> str:
-        """Returns the noise that protects from an observer, in words. Takes the arguments of
-        `against`."""
-        f = f"{self.devices:,}"
+    def reason(self, observer: str, malicious: float, recipients: str) -> str:
+        """Returns the noise that protects from an observer, in words.
+
+        Args:
+            observer: one of `OBSERVERS`, as in `against`.
+            malicious: share of malicious devices, as in `honest`.
+            recipients: name of whoever gets all releases of the run.
+        """
+        f, as_recipients = f"{self.devices:,}", f"as for {recipients}"
         if self.shuffled is not None:
             if observer == SHUFFLER:
                 return "the noise of the device's own report"
             return f"{self.honest(observer, malicious):,} of {f} reports in a random order"
         if self.trust in ("server", "enclave"):
             if not self.is_sampled:
-                return AS_MODELS
+                return as_recipients
             if observer == OPERATOR:
-                return f"{AS_MODELS}, if the enclave makes the draws; else without amplification"
-            return f"{AS_MODELS}, but without amplification: it knows its own draws"
+                return (
+                    f"{as_recipients}, if the enclave makes the draws; else without amplification"
+                )
+            return f"{as_recipients}, but without amplification: it knows its own draws"
         if observer == OPERATOR and self.trust == "devices":
-            return f"{AS_MODELS}: noise of {f} devices in a sum"
+            return f"{as_recipients}: noise of {f} devices in a sum"
         if observer != DEVICE and self.trust == "local":
             return "the noise that a device adds to what it sends"
+        if not self.devices:
+            return "the noise of the device's own report"
         text = f"noise of {self.honest(observer, malicious):,} of {f} devices in a sum"
         return text if observer == DEVICE else f"{text}, {_percent(malicious)} malicious"
 
@@ -231,6 +239,8 @@ class Releases:
     """Whether a model was released without noise."""
     most_malicious: float
     """Largest share of malicious devices under which a store keeps its secrets."""
+    is_stated: bool = True
+    """Whether the verdict is about these trust models, of which a question may have several."""
 
     @property
     def trust(self) -> str:
@@ -238,6 +248,17 @@ class Releases:
         if len(self.parts) == 1:
             return self.parts[0].trust
         return ", ".join(f"{each.name} {each.trust}" for each in self.parts)
+
+    @property
+    def contents(self) -> str:
+        """The releases in words."""
+        *others, last = (_CONTENTS[each.name] for each in self.parts)
+        return f"the {', '.join(others)} and {last}" if others else f"the {last}"
+
+    @property
+    def recipients(self) -> str:
+        """Name of the observer against whom the verdict is: whoever gets all releases."""
+        return f"whoever gets {self.contents}"
 
     @property
     def of_devices(self) -> tuple[Part, ...]:
@@ -273,7 +294,7 @@ class Releases:
 
     def _row(self, name: str) -> Observer:
         malicious = self.most_malicious if name == SYBILS else 0.0
-        party = (name, self.trust, self._seen_by(name))
+        party = (self.recipients if name == MODELS else name, self.trust, self._seen_by(name))
         try:
             epsilon = self.epsilon_against(name, malicious)
         except NotProtected as nothing:
@@ -286,7 +307,7 @@ class Releases:
         return Observer(*party, NOISE, epsilon, self.delta, reason, assumed)
 
     def _seen_by(self, name: str) -> str:
-        contents = " and ".join(_CONTENTS[each.name] for each in self.parts)
+        contents = self.contents
         if name == MODELS:
             return contents
         if name == DEVICE:
@@ -300,7 +321,8 @@ class Releases:
         return f"{sent}, and all that {_percent(self.most_malicious)} of the devices know"
 
     def _reason(self, name: str, malicious: float) -> str:
-        reasons = {each.name: each.reason(name, malicious) for each in self.parts}
+        recipients = self.recipients
+        reasons = {each.name: each.reason(name, malicious, recipients) for each in self.parts}
         if len({*reasons.values()}) == 1:
             return next(iter(reasons.values()))
         return "; ".join(f"{part}: {text}" for part, text in reasons.items())
@@ -314,8 +336,8 @@ def releases_of(
     scenario: Scenario | None,
     no_guarantee: str | None,
 ) -> tuple[Releases, ...]:
-    """Returns the releases of a run: the one of the verdict first, then others with other trust
-    models of its question. Empty without a trust.
+    """Returns the releases of a run: one for each trust model of its question, in the order of the
+    scenario, or one without a question. Empty without a trust.
 
     Args:
         basis: basis of the verdict.
@@ -328,7 +350,7 @@ def releases_of(
     if trust is None:
         return ()
     has_model = no_guarantee != ONLY_ANSWERS
-    reports = _shuffled_reports(scenario)
+    plans = () if scenario is None else _plans(scenario)
     is_summed = scenario is not None and isinstance(scenario.privacy.sent, ModularTable)
     vocabulary = vocabulary_cost(scenario)
     kind = trust_of_model(trust, None if used is None else used.noise)
@@ -347,26 +369,28 @@ def releases_of(
         parts = (
             (of_model(None),)
             if has_model
-            else tuple(_of_answers(each, reports) for each in answers[:1])
+            else tuple(_of_answers(*each) for each in zip(answers, plans[:1], strict=False))
         )
         return (Releases(parts, None, 0.0, why or "", is_silent, share),)
     rests_on = f"{stated.name}: {basis.condition}"
     if not basis.answers:
         parts = (of_model(stated.event),)
         return (Releases(parts, stated.epsilon, stated.delta, rests_on, False, share),)
-    found = []
-    for row in basis.answers:
-        parts = [
-            _of_answers(each, reports)
-            for each in answers
-            if (each.trust, each.basis, each.unit) == (row.trust, stated.name, "device")
-        ]
+    found, own, left = list[Releases](), list[Part](), iter(plans)
+    for row in answers:
+        # The answers of a trust model, and then the same with the model.
+        if (row.basis, row.unit) == (stated.name, "device"):
+            own = [_of_answers(row, next(left))]
+        if not any(row is each for each in basis.answers):
+            continue
+        parts = [*own]
         if has_model and used is not None:
-            own = used.enforced if stated.name == "enforced" else used.observed
-            parts.insert(0, of_model(own.event))
+            model = used.enforced if stated.name == "enforced" else used.observed
+            parts.insert(0, of_model(model.event))
             if vocabulary is not None:
                 parts.append(_part("vocabulary", vocabulary.trust, read_event(vocabulary.event)))
-        found.append(Releases(tuple(parts), row.epsilon, row.delta, rests_on, False, share))
+        of_row = (row.epsilon, row.delta, rests_on, False, share, row is basis.answers[0])
+        found.append(Releases(tuple(parts), *of_row))
     return tuple(found)
 
 
@@ -378,20 +402,17 @@ def trust_of_model(trust: AnyTrust, noise: Noise | None) -> str:
     return trust.kind
 
 
-def _of_answers(row: AnswerPrivacy, reports: ShuffledReports | None) -> Part:
+def _of_answers(row: AnswerPrivacy, plan: Plan) -> Part:
     part = _part("question", row.trust, row.event)
-    if row.trust != "shuffled":
+    if not isinstance(plan.sums, ShuffledReports):
         return part
-    return part._replace(shuffled=reports, windows=row.windows or 1)
+    return part._replace(shuffled=plan.sums, windows=row.windows or 1)
 
 
-def _shuffled_reports(scenario: Scenario | None) -> ShuffledReports | None:
-    """Returns the shuffled reports of a run's question, or None without any."""
-    analytics = None if scenario is None else scenario.analytics
-    if scenario is None or analytics is None:
-        return None
-    plans = analytics.plans(scenario.rounds.least_accepted)
-    return next((e.sums for e in plans if isinstance(e.sums, ShuffledReports)), None)
+def _plans(scenario: Scenario) -> Sequence[Plan]:
+    """Returns the mechanisms of a run's question, one for each trust model."""
+    analytics = scenario.analytics
+    return () if analytics is None else analytics.plans(scenario.rounds.least_accepted)
 
 
 def _part(name: str, trust: str, event: Event | None) -> Part:
@@ -421,7 +442,7 @@ def assumed_about(
 
 def malicious_share(trust: AnyTrust) -> float:
     """Returns the largest share of malicious devices against which a run is stated."""
-    return trust.malicious_share if isinstance(trust, DevicesTrust) else MOST_MALICIOUS
+    return trust.malicious_share if isinstance(trust, DevicesTrust) else MALICIOUS_SHARE
 
 
 def _percent(share: float) -> str:

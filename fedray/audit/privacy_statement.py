@@ -15,6 +15,7 @@ from fedray.audit.audit import Audit
 from fedray.audit.findings import FAILING, broken_noise, headline
 from fedray.audit.guarantees import Guarantee, true_positive_rate
 from fedray.audit.mechanism_audit import MechanismAudit
+from fedray.audit.observers import OPERATOR
 from fedray.audit.questions import EMPTIED
 from fedray.audit.rules import rules_of
 from fedray.audit.verdict import AuditVerdict, answers_text
@@ -191,17 +192,17 @@ def _summary(audit: Audit, mechanism: MechanismAudit | None, stated: Guarantee) 
 
 def _whom(audit: Audit) -> list[str]:
     """Returns sentences on the observer of the figures, and on the operator of the server."""
-    if audit.observers is None:
+    rows = audit.observers_of_verdict
+    if not rows:
         return []
-    said = ["The figures are about whoever gets the models, not about other observers."]
-    # The first rows are of the verdict's trust models.
-    models, _, operator, *_ = audit.observers
+    recipients, operator = rows[0], next(each for each in rows if each.name == OPERATOR)
+    said = [f"The figures are about {recipients.name}, not about other observers."]
     if operator.epsilon is None:
-        return [*said, f"Nothing protects from the operator of the server: {operator.reason}."]
-    if operator.epsilon == models.epsilon:
-        both = "The figures are about whoever gets the models, and the operator of the server."
+        return [*said, f"Nothing protects from {operator.name}: {operator.reason}."]
+    if operator.epsilon == recipients.epsilon:
+        both = f"The figures are about {recipients.name}, and {operator.name}."
         return [both, *operator.assumptions]
-    return [*said, f"Against the operator of the server epsilon is {up(operator.epsilon)}."]
+    return [*said, f"Against {operator.name} epsilon is {up(operator.epsilon)}."]
 
 
 def _terms(audit: Audit, mechanism: MechanismAudit | None) -> list[str]:
@@ -434,7 +435,6 @@ def _person(audit: Audit, mechanism: MechanismAudit | None, stated: Guarantee) -
 
 def _observers(audit: Audit) -> list[Line]:
     """Returns a line for each observer under the trust models of the verdict."""
-    found = audit.observers or ()
     return [
         Line(
             f"Private from {each.name}",
@@ -443,8 +443,7 @@ def _observers(audit: Audit) -> list[Line]:
             else f"({up(each.epsilon)}, {given_delta(each.delta or 0.0)})",
             each.reason,
         )
-        for each in found
-        if each.trust == found[0].trust
+        for each in audit.observers_of_verdict
     ]
 
 

@@ -113,6 +113,11 @@ class DeviceNoiseTable(ModularTable):
         standard deviation, in inflated norms."""
 
 
+MALICIOUS_SHARE = 1 / 3
+"""Share of malicious devices, inclusive, up to which a store or secure aggregation is taken to keep
+its secrets unless a run states another: that of protocols with an honest supermajority."""
+
+
 class DevicesTrust(DeviceNoiseTable):
     """Trust in the devices and in a store that opens agreed sums only: each device adds its share
     of the noise before secure aggregation, and the store correlates the rounds (Ball et al. 2024,
@@ -125,9 +130,9 @@ class DevicesTrust(DeviceNoiseTable):
     coefficients: Annotated[int, Field(ge=1, le=10_000)] | None = None
     """Number of coefficients of C that are kept. Default: all. The mechanisms blt and bisr, whose C
     has no last coefficient, need it."""
-    malicious_share: Annotated[float, Field(ge=0, lt=1)] = 1 / 3
+    malicious_share: Annotated[float, Field(ge=0, lt=1)] = MALICIOUS_SHARE
     """Largest share of malicious devices among those that run the store's protocol for which it
-    keeps its secrets. Default: a third, as in protocols with an honest supermajority."""
+    keeps its secrets."""
 
     def sharing(self, report_goal: int) -> int:
         return report_goal

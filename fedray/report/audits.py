@@ -297,7 +297,7 @@ def observers_table(audit: Audit) -> Table | None:
         "rests on": lambda each: each.reason,
         "sees": lambda each: each.sees,
     }
-    delta = audit.observers[0].delta
+    delta = audit.observers_of_verdict[0].delta
     at = "No epsilon" if delta is None else f"At delta {given_delta(delta)}"
     is_one = len(audit.released) == 1
     return Table.of(

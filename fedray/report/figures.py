@@ -57,8 +57,8 @@ def audit_figures(audit: Audit) -> list[Figure]:
         privacy = audit.device_privacy
         of_model = " It is of the model only, without the answers." if audit.answers else ""
         figures.append(spent_figure({"rho": privacy.curve}, privacy.is_exact, of_model))
-    if audit.released and audit.released[0].epsilon is not None and audit.released[0].of_devices:
-        figures.append(malicious_devices(audit.released[0]))
+    of_devices = (malicious_devices(each) for each in audit.released if each.of_devices)
+    figures += [each for each in of_devices if each is not None][:1]
     return figures
 
 
@@ -409,9 +409,9 @@ def epsilon_over_rounds(audit: Audit) -> Figure:
     )
 
 
-def malicious_devices(releases: Releases) -> Figure:
+def malicious_devices(releases: Releases) -> Figure | None:
     """Returns epsilon against the operator of the server over the share of malicious devices, up to
-    the largest share under which a store keeps its secrets."""
+    the largest share under which a store keeps its secrets; None if epsilon is unknown."""
     fewest = min(each.devices for each in releases.of_devices)
     most = releases.most_malicious
     whole = np.linspace(0.0, math.floor(most * fewest), MOST_SHARES).round()
@@ -423,7 +423,9 @@ def malicious_devices(releases: Releases) -> Figure:
             epsilon = releases.epsilon_against(SYBILS if share else OPERATOR, counted_share)
         except NotProtected:
             break
-        points.append((100.0 * share, epsilon or 0.0))
+        if epsilon is None:
+            return None
+        points.append((100.0 * share, epsilon))
     protected = points[-1][0]
     x, y = np.array(points).T
     return Figure(

@@ -10,7 +10,7 @@ Steinke 2021, Proposition 14); it needs delta > 0.
 import math
 from abc import abstractmethod
 from fractions import Fraction
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 from pydantic import Field
@@ -48,8 +48,6 @@ class OneNoise(Trust):
     """One party adds noise to the sums: discrete Laplace or discrete Gaussian, whichever has the
     smaller variance."""
 
-    device_sees: ClassVar[str] = "its own contribution"
-
     def mechanism(self, shape: Shape, budget: Budget, releases: int = 1) -> SumMechanism:
         laplace = DiscreteLaplace(shape, budget, releases)
         if budget.delta == 0:
@@ -66,9 +64,6 @@ class Server(OneNoise):
 
     kind: Literal["server"] = "server"  # pyright: ignore[reportIncompatibleVariableOverride]
     """Noise by a trusted server."""
-    rests_on: ClassVar[str] = "the noise that the server adds"
-    operator_sees: ClassVar[str] = "every contribution, and the noise"
-    no_protection: ClassVar[str] = "it is trusted: it adds the noise"
 
 
 class Enclave(OneNoise):
@@ -76,10 +71,6 @@ class Enclave(OneNoise):
 
     kind: Literal["enclave"] = "enclave"  # pyright: ignore[reportIncompatibleVariableOverride]
     """Noise by an attested enclave of the server."""
-    rests_on: ClassVar[str] = (
-        "the noise that the enclave adds; its hardware and its attested code are trusted"
-    )
-    operator_sees: ClassVar[str] = "the answer"
 
 
 class Devices(Trust):
@@ -88,11 +79,6 @@ class Devices(Trust):
 
     kind: Literal["devices"] = "devices"  # pyright: ignore[reportIncompatibleVariableOverride]
     """Noise in shares by the devices, under secure aggregation."""
-    rests_on: ClassVar[str] = "the noise of {honest} devices in each sum, and secure aggregation"
-    device_sees: ClassVar[str] = "its own contribution and noise"
-    operator_sees: ClassVar[str] = "sums with the noise of all devices"
-    # Bonawitz et al. 2017, section 6: an active server and fewer than a third of the devices.
-    most_malicious: ClassVar[float] = 1 / 3
     least_devices: Annotated[int, Field(ge=2, lt=MOST_COUNT)]
     """Least number of devices whose shares are in a sum."""
 

@@ -17,7 +17,7 @@ it saves communication, which this package does not count.
 """
 
 import math
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field
@@ -25,17 +25,7 @@ from pydantic import Field
 from fedray.base.arrays import Float64Array, Int64Array
 from ..accounting.events import MOST_COUNT, ApproximateDP, Event
 from ..accounting.shuffling import largest_local_epsilon, shuffled_epsilon
-from .trust import (
-    Budget,
-    NoisySums,
-    Observer,
-    PairRefused,
-    Shape,
-    SumMechanism,
-    Trust,
-    Vectors,
-    observer,
-)
+from .trust import Budget, NoisySums, PairRefused, Shape, SumMechanism, Trust, Vectors
 
 
 class Local(Trust):
@@ -43,9 +33,6 @@ class Local(Trust):
 
     kind: Literal["local"] = "local"  # pyright: ignore[reportIncompatibleVariableOverride]
     """Reports randomised by the devices."""
-    rests_on: ClassVar[str] = "the noise of the device's own report"
-    device_sees: ClassVar[str] = "its own contribution and report"
-    operator_sees: ClassVar[str] = "every report, and its sender"
 
     def mechanism(self, shape: Shape, budget: Budget, releases: int = 1) -> SumMechanism:
         return RandomisedReports(shape, budget.epsilon, releases)
@@ -57,9 +44,6 @@ class Shuffled(Trust):
 
     kind: Literal["shuffled"] = "shuffled"  # pyright: ignore[reportIncompatibleVariableOverride]
     """Randomised reports in a random order."""
-    rests_on: ClassVar[str] = "the reports of {honest} devices in a random order, and the shuffler"
-    device_sees: ClassVar[str] = "its own contribution and report"
-    operator_sees: ClassVar[str] = "every report, without its sender"
     least_devices: Annotated[int, Field(ge=2, lt=MOST_COUNT)]
     """Least number of devices that come to a window."""
 
@@ -70,15 +54,6 @@ class Shuffled(Trust):
                 "delta > 0; raise delta, or take the trust model local"
             )
         return ShuffledReports(shape, budget, releases, self.least_devices)
-
-    def observed_by(
-        self, sums: SumMechanism, delta: float, windows: int = 1, *, malicious: float
-    ) -> tuple[Observer, ...]:
-        """Returns the observers of every trust model, and the shuffler, which sees senders."""
-        assert isinstance(sums, ShuffledReports)
-        sees = "every report, and its sender"
-        shuffler = observer("the shuffler", sees, sums.report, delta, windows, Local.rests_on)
-        return (*super().observed_by(sums, delta, windows, malicious=malicious), shuffler)
 
 
 class RandomisedReports(SumMechanism):

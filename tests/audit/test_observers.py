@@ -47,6 +47,7 @@ from fedray.audit.observers import (
 from fedray.audit.privacy_statement import privacy_statement
 from fedray.base.errors import InputError
 from fedray.base.rounding import up
+from fedray.encoding.tables import MALICIOUS_SHARE
 from fedray.imports.importer import import_log
 from fedray.mechanisms.accounting.accountants import epsilon_of
 from fedray.mechanisms.accounting.events import (
@@ -60,6 +61,9 @@ from fedray.mechanisms.accounting.events import (
 )
 from fedray.mechanisms.accounting.zcdp import rho_of
 from fedray.mechanisms.questions.local import ShuffledReports
+from fedray.mechanisms.questions.open_domain import PrefixTree
+from fedray.mechanisms.questions.registry import Devices, Enclave, Local, Server, Shuffled
+from fedray.mechanisms.questions.trust import Budget
 from fedray.mechanisms.registry import BandFHU, Tree
 from fedray.report.audits import observers_table
 from fedray.report.figures import malicious_devices
@@ -175,13 +179,22 @@ def test_the_models_row_is_the_verdict_and_no_other_is_below_it(case: int, tmp_p
         return
     assert audit.observers is not None
     rows, size = audit.observers, len(OBSERVERS)
-    assert [each.name for each in rows] == [*OBSERVERS] * (len(rows) // size)
-    stated = audit.basis.stated
-    assert rows[0].epsilon == (None if stated is None else stated.epsilon)
+    assert [each.name for each in rows if each.name not in OBSERVERS[1:]] == [
+        each.recipients for each in audit.released
+    ]
+    names = [name for each in audit.released for name in (each.recipients, *OBSERVERS[1:])]
+    assert [each.name for each in rows] == names
+    stated, first = audit.basis.stated, audit.observers_of_verdict[0]
+    assert first.epsilon == (None if stated is None else stated.epsilon)
     if stated is not None:
-        assert rows[0].delta == stated.delta
+        assert first.delta == stated.delta
     if audit.supported_epsilon is not None:
-        assert rows[0].epsilon == audit.supported_epsilon
+        assert first.epsilon == audit.supported_epsilon
+    # The scenario's order, as in the table of the answers.
+    trusts = [each.parts[-1].trust for each in audit.released if each.parts[-1].name == "question"]
+    asked = audit.scenario and audit.scenario.analytics
+    if asked and stated is not None and len(trusts) > 1:
+        assert trusts == [each.kind for each in asked.trust]
     assert document["observers"] == [each.to_json() for each in rows]
     for first in range(0, len(rows), size):
         models, device, operator, sybils, network = rows[first : first + size]
@@ -371,7 +384,8 @@ def test_a_question_and_a_model_have_a_trust_each(tmp_path: Path) -> None:
     models, device, operator, *_ = of_devices
     assert models.epsilon == operator.epsilon
     assert (models.epsilon or 0.0) < (device.epsilon or 0.0)
-    assert device.sees.startswith("the models and the answers")
+    assert device.sees.startswith("the models and answers")
+    assert models.name == "whoever gets the models and answers"
     table = observers_table(audit)
     assert table is not None
     assert "trust" in table.columns
@@ -388,7 +402,7 @@ def test_a_shuffle_hides_a_report_from_all_but_the_shuffler(tmp_path: Path) -> N
     assert audit.observers is not None
     assert audit.scenario is not None
     rows = {row.name: row for row in audit.observers}
-    assert list(rows) == [*OBSERVERS, SHUFFLER]
+    assert list(rows) == ["whoever gets the answers", *OBSERVERS[1:], SHUFFLER]
     assert audit.scenario.analytics is not None
     (plan,) = audit.scenario.analytics.plans(audit.scenario.rounds.least_accepted)
     assert isinstance(plan.sums, ShuffledReports)
@@ -402,13 +416,88 @@ def test_a_shuffle_hides_a_report_from_all_but_the_shuffler(tmp_path: Path) -> N
         return epsilon_of(several, windows * delta).epsilon
 
     # Of two reports in a shuffle, one that knows its own leaves none among which to hide.
-    assert rows[OPERATOR].epsilon == rows[MODELS].epsilon == spent(plan.event)
+    assert rows[OPERATOR].epsilon == audit.observers[0].epsilon == spent(plan.event)
     assert rows[DEVICE].epsilon == pytest.approx(spent(plan.sums.event_of(1)), rel=1e-12)
     assert rows[SHUFFLER].epsilon == pytest.approx(spent(plan.sums.report), rel=1e-7)
-    assert (rows[MODELS].epsilon or 0.0) < (rows[DEVICE].epsilon or 0.0)
+    assert (audit.observers[0].epsilon or 0.0) < (rows[DEVICE].epsilon or 0.0)
     assert "order" in rows[DEVICE].reason
     statement = privacy_statement(audit)
+    assert "about whoever gets the answers, and the operator of the server." in statement.summary
     assert any(line.what == f"Private from {SHUFFLER}" for line in statement.lines)
+
+
+def test_a_local_answer_rests_on_the_report_of_the_device(tmp_path: Path) -> None:
+    each = drawn(0, tmp_path)
+    tables = asking(each)
+    tables["analytics"] |= {"trust": [{"kind": "local"}]}
+    rows = rows_of(audit_trace(each.run(**tables)))
+    assert rows[DEVICE].reason == "the noise of the device's own report"
+    assert rows[DEVICE].epsilon == rows[OPERATOR].epsilon == rows[SYBILS].epsilon
+
+
+def test_of_trust_models_of_one_kind_each_has_its_own_rows(tmp_path: Path) -> None:
+    """The scenario's order, whichever of them the verdict is about: the one with more noise."""
+    each, least = drawn(0, tmp_path), (3, 2)
+    tables = asking(each)
+    shared = [{"kind": "devices", "least_devices": count} for count in least]
+    local = {"kind": "local"}
+    tables["analytics"] |= {"trust": [local, *shared], "delta": 1e-6}
+    audit = audit_trace(each.run(**tables))
+    assert [[part.trust for part in found.parts] for found in audit.released] == [
+        ["local"],
+        ["devices"],
+        ["devices"],
+    ]
+    assert [found.parts[0].devices for found in audit.released] == [0, *least]
+    stated = audit.basis.stated
+    assert stated is not None
+    assert audit.observers_of_verdict[0].epsilon == stated.epsilon
+    assert [found.is_stated for found in audit.released].count(True) == 1
+    table, statement = observers_table(audit), privacy_statement(audit)
+    assert table is not None
+    lines = [line for line in statement.lines if line.what.startswith("Private from")]
+    assert len(lines) == len(OBSERVERS)
+    # The figure is about the first trust model whose noise devices share.
+    figure = next(each for each in audit.figures() if each.name == "malicious")
+    assert figure.series[0].y[0] == audit.released[1].epsilon
+
+
+def test_an_unknown_epsilon_is_not_drawn() -> None:
+    """Of a vocabulary by shuffled reports only the event is known, not what malicious devices cost."""
+    event = sums(30)
+    vocabulary = Part("vocabulary", "shuffled", event, "reports")
+    both: Any = (part(30, is_correlated=False), vocabulary)
+    epsilon = epsilon_of(Composed(events=(event, event)), 1e-6).epsilon
+    assert malicious_devices(Releases(both, epsilon, 1e-6, "", False, 1 / 3)) is None
+    assert malicious_devices(Releases(both[:1], epsilon, 1e-6, "", False, 1 / 3)) is not None
+
+
+@pytest.mark.slow
+def test_the_page_on_questions_has_the_figures_of_new_words() -> None:
+    question = PrefixTree(branching=32, levels=3, most_keys=4, most_prefixes=4096)
+    budget = Budget(math.log(3), 1e-10)
+    trusts = [Server(), Enclave(), Devices(least_devices=200_000)]
+    trusts += [Shuffled(least_devices=200_000), Local()]
+    shown: dict[str, list[str]] = {}
+    for trust in trusts:
+        reports = question.plan(trust, budget).sums
+        answers = Part("question", trust.kind, reports.event, "")
+        if isinstance(reports, ShuffledReports):
+            answers = answers._replace(shuffled=reports)
+        epsilon = epsilon_of(reports.event, budget.delta).epsilon
+        of_run = (epsilon, budget.delta, "", False, MALICIOUS_SHARE)
+        for each in Releases((answers,), *of_run).observers():
+            shown_as = "none" if each.protected_by == NOTHING else each.protected_by
+            if each.epsilon is not None:
+                shown_as = f"{math.ceil(1e3 * each.epsilon) / 1e3:.3f}"
+            shown.setdefault(each.name, []).append(shown_as)
+    page = (Path(__file__).parents[2] / "docs" / "analytics.md").read_text(encoding="utf-8")
+    table = page.partition("### Who is protected from whom")[2].partition("## Errors")[0]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()]
+    figures = {row[0].replace("a third", "a share"): row[1:] for row in rows if len(row) == 6}
+    assert list(shown) == ["whoever gets the answers", *OBSERVERS[1:], SHUFFLER]
+    for name, expected in shown.items():
+        assert [each for each in figures[name] if each] == expected
 
 
 def test_without_noise_nothing_protects(trace_of, small) -> None:
@@ -456,6 +545,7 @@ def test_the_figure_ends_at_the_share_of_the_row(trace_of, small, fedray_command
     trace = trace_of(patterns, 4, scenario)
     audit = audit_trace(trace)
     figure = malicious_devices(audit.released[0])
+    assert figure is not None
     (line,) = figure.series
     rows = rows_of(audit)
     assert (line.x[0], line.x[-1]) == (0.0, 25.0)
@@ -482,7 +572,9 @@ def test_a_point_of_the_figure_counts_no_device_too_many() -> None:
     event = sums(30)
     epsilon = epsilon_of(event, 1e-6).epsilon
     found = Releases((part(30, is_correlated=True),), epsilon, 1e-6, "", False, 0.5)
-    (line,) = malicious_devices(found).series
+    figure = malicious_devices(found)
+    assert figure is not None
+    (line,) = figure.series
     assert line.x.tolist() == pytest.approx([100 * each / 30 for each in range(16)])
     for malicious, shown in enumerate(line.y.tolist()):
         assert shown == epsilon_of(sums(30 - malicious), 1e-6).epsilon
