@@ -122,6 +122,9 @@ class Audit(DrawnResult):
     """Scenario of the run; None for an imported log."""
     claim: NotInJson[Claim | None]
     """The claim, or None."""
+    given_instead: NotInJson[tuple[str, ...]]
+    """Arguments that take the place of the claim that the run had to ensure, which is not checked
+    then; empty without such a claim, and if it is checked."""
     corrected: NotInJson[Guarantee | None]
     """The guarantee of the claimed limits, with broken ones corrected; None without a claim."""
     trust: NotInJson[AnyTrust | None]

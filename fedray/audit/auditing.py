@@ -3,9 +3,10 @@ participation, the mechanisms audited, the claim judged, and figures withdrawn t
 log or the noise does not support."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from fedray.audit.assumptions import ASSUMED, WITHOUT_NOISE, Assumption, assumptions_of, other_tasks
 from fedray.audit.audit import Audit
@@ -116,10 +117,12 @@ def audit_trace(
     trained_by = scenario or of_run
     if trained_by is not None:
         given = tuple(trained_by.privacy.as_added(each) for each in given)
+    released = opened if scenario is None else trained
+    instead = _given_instead(released, claim, mechanism, noise_multiplier, delta)
     claim = _as_added(claim, trained_by)
     ensured = None
     if claim is None and not mechanism and noise_multiplier is delta is None:
-        ensured = _as_added(_ensured(opened if scenario is None else trained), trained_by)
+        ensured = _as_added(_ensured(released), trained_by)
         delta = None if ensured is None else ensured.delta
     used = _used(opened, scenario or of_run, claim, given, noise_multiplier, delta)
     patterns = _patterns_of(opened, scenario or of_run)
@@ -171,6 +174,7 @@ def audit_trace(
         exclusions=exclusions,
         scenario=subject.scenario,
         claim=claim,
+        given_instead=instead,
         corrected=corrected,
         trust=subject.trust,
         rests_on=_assumptions(subject, used, mechanisms, persons),
@@ -247,11 +251,39 @@ class _Used:
 
 def _ensured(run: Trace | ImportedTrace | TrainedRun | None) -> Claim | None:
     """Returns the claim that a run or a training had to ensure; None without one."""
+    kept = _recorded_claim(run)
+    if run is None or kept is None:
+        return None
+    return claim_of_document(kept, str(run.path), run.path)
+
+
+def _recorded_claim(run: Trace | ImportedTrace | TrainedRun | None) -> Mapping[str, Any] | None:
+    """Returns the record of that claim."""
     if run is None:
         return None
     document = run.document if isinstance(run, TrainedRun) else run.run
-    kept = document.get("ensured")
-    return None if kept is None else claim_of_document(kept, str(run.path), run.path)
+    return document.get("ensured")
+
+
+def _given_instead(
+    run: Trace | ImportedTrace | TrainedRun | None,
+    claim: Claim | None,
+    mechanism: Strategy | Sequence[Strategy] | None,
+    noise_multiplier: float | None,
+    delta: float | None,
+) -> tuple[str, ...]:
+    """Returns the names of the arguments for which the claim that a run or a training had to ensure
+    is not checked."""
+    recorded = _recorded_claim(run)
+    if recorded is None or (claim is not None and claim.digest == recorded["digest"]):
+        return ()
+    given = {
+        "another claim": claim,
+        "mechanism": mechanism or None,
+        "noise multiplier": noise_multiplier,
+        "delta": delta,
+    }
+    return tuple(name for name, value in given.items() if value is not None)
 
 
 def _scenario_of(trace: Trace) -> Scenario:
@@ -323,8 +355,8 @@ def _check_claimable(scenario: Scenario | None) -> None:
         asks = scenario is not None and scenario.analytics is not None
         what = "a question" if asks else "a private vocabulary"
         raise InputError(
-            f"a claim is about a model alone, and this trace has {what}, whose privacy its own "
-            "rules limit; audit it without a claim"
+            f"a published claim is about a model only, and this trace has {what}, whose privacy "
+            "its own rules limit; audit it without --claim"
         )
 
 

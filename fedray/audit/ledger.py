@@ -59,7 +59,7 @@ from fedray.base.periods import PERIODS
 from fedray.base.result import Result
 from fedray.base.rounding import counted, given, up
 from fedray.base.storage import local_path
-from fedray.trace.imported import PERIOD
+from fedray.trace.imported import PERIOD, ImportedTrace
 from fedray.trace.partial import Lock
 from fedray.trace.trained import TrainedRun
 
@@ -358,7 +358,8 @@ class Ledger(Result):
         with self._locked() as now:
             for audit in audits:
                 document = audit.trace.run if trained is None else trained.document
-                _check_ensured(now, document.get("ensured", {}).get("digest"))
+                is_log = isinstance(audit.trace, ImportedTrace)
+                _check_ensured(now, document.get("ensured", {}).get("digest"), is_log)
             # A training has noise of its own, so it leaves the reservation to its run.
             line = None if trained else now.reservation_of(run_of(audits[0]), start)
             promised = {} if line is None else now.reservations[line].windows
@@ -473,13 +474,16 @@ class Ledger(Result):
         )
 
 
-def _check_ensured(ledger: Ledger, digest: str | None) -> None:
+def _check_ensured(ledger: Ledger, digest: str | None, is_log: bool = False) -> None:
     """Raises InputError unless a run with a claim of this digest is under the ledger's claim, if it
     has one."""
     own = ledger.ensured
-    if own is not None and own != digest:
-        rule = "has no claim that it ensures" if digest is None else "ensures another claim"
-        raise InputError(
-            f"ledger {str(ledger.path)!r}: every run must ensure the claim {own[:12]}, and this "
-            f"one {rule}; run it with --ensure and that claim"
-        )
+    if own is None or own == digest:
+        return
+    rule = "has no claim that it ensures" if digest is None else "ensures another claim"
+    broken = f"this one {rule}; run it with --ensure and that claim"
+    if is_log:
+        broken = "a log cannot ensure a claim; charge it to another ledger"
+    raise InputError(
+        f"ledger {str(ledger.path)!r}: every run must ensure the claim {own[:12]}, and {broken}"
+    )

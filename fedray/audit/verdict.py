@@ -112,7 +112,7 @@ class AuditVerdict:
         if audit.corrected is None:
             return ""
         if noise := broken_noise(audit.findings):
-            return noise[0].explanation
+            return noise[0].explanation.removeprefix("no guarantee: ")
         found, limits = audit.basis.guarantee, audit.basis.condition
         if found is None:
             return audit.corrected.reason
@@ -252,6 +252,16 @@ class AuditVerdict:
 def on_claim(audit: Audit) -> Remark | None:
     """Returns a remark on whether the claim holds, and which figures would hold."""
     return Remark(verdict_sentences(audit.findings)) if audit.findings else None
+
+
+def on_unchecked_claim(audit: Audit) -> Remark | None:
+    """Returns a remark on the arguments for which a claim that the run had to ensure is left out;
+    None without."""
+    if not audit.given_instead:
+        return None
+    names = " and ".join(audit.given_instead)
+    why = f"{names} {'was' if len(audit.given_instead) == 1 else 'were'} given"
+    return Remark(f"The claim that the run had to ensure is not checked, because {why}.")
 
 
 def on_guarantee(audit: Audit) -> Remark | None:
@@ -485,6 +495,7 @@ def on_limits_of_log(audit: Audit) -> Remark | None:
 
 REMARKS: tuple[Callable[[Audit], Remark | None], ...] = (
     on_claim,
+    on_unchecked_claim,
     on_guarantee,
     on_person,
     on_target,

@@ -19,6 +19,7 @@ from fedray.audit.findings import Evidence, Finding, Verdict
 from fedray.audit.guarantees import (
     OBSERVED_CANNOT_BE_RESTED_ON,
     Guarantee,
+    shown_pairs,
 )
 from fedray.audit.ledger import WORDS_OF, Ledger
 from fedray.audit.mechanism_audit import MechanismAudit, Release
@@ -26,6 +27,7 @@ from fedray.audit.observers import NOT_PROTECTED, NOTHING, Observer
 from fedray.audit.privacy_statement import Statement
 from fedray.audit.questions import AnswerPrivacy
 from fedray.audit.several_tasks import Composition, TasksAudit, TaskSpending
+from fedray.audit.statements.most_per_period import MostPerPeriod
 from fedray.base.rounding import (
     counted,
     fine,
@@ -651,8 +653,31 @@ def ledger_tables(ledger: Ledger) -> list[Table]:
         (f"line {number} reserved", f"run {each.run[:12]} from {each.start}")
         for number, each in ledger.reservations.items()
     ]
-    rows = (*reserved, ("lines", f"{len(ledger.entries):,}"), ("head", ledger.head))
+    ensured = ledger.budget.ensured
+    demanded = [] if ensured is None else [("every run ensures", _claim_text(ensured))]
+    lines = ("lines", f"{len(ledger.entries):,}")
+    rows = (*demanded, *reserved, lines, ("head", ledger.head))
     return [windows, Table("", ("", ""), rows)]
+
+
+def _claim_text(document: Mapping[str, Any]) -> str:
+    """Returns the statements of a recorded claim (`Claim.to_document`), with its digest. The claim
+    itself may need a matrix that is not in the ledger."""
+
+    def shown(value: Any) -> str:
+        if isinstance(value, list):
+            return shown_pairs(value)
+        if isinstance(value, Mapping):
+            return value.get("kind") or MostPerPeriod.model_validate(value).text
+        return f"{value:,}" if isinstance(value, int) else given(value)
+
+    claim = document["claim"]
+    stated = (
+        f"{key.replace('_', ' ').replace('min sep', 'min-sep')} {shown(value)}"
+        for key, value in claim.items()
+        if key != "delta" or "epsilon" in claim
+    )
+    return f"{', '.join(stated)} (claim {document['digest'][:12]})"
 
 
 def tasks_tables(audit: TasksAudit) -> list[Table]:

@@ -15,7 +15,7 @@ from typing import Any
 from fedray.audit.check import check_participation
 from fedray.audit.claims import Claim
 from fedray.audit.findings import ROUNDED, Verdict
-from fedray.audit.guarantees import Limits, enforced_limits, shown_pairs
+from fedray.audit.guarantees import Guarantee, Limits, enforced_limits, shown_pairs
 from fedray.audit.noise import ServerNoise, most_changed, permitted_noise, released
 from fedray.audit.participation import read_patterns
 from fedray.audit.questions import vocabulary_cost
@@ -26,10 +26,10 @@ from fedray.audit.statements.most_per_period import MostPerPeriod
 from fedray.audit.statements.noise import check_noise, check_trust
 from fedray.audit.statements.statement import Subject
 from fedray.base.errors import InputError
-from fedray.base.rounding import down, fine, given, up
+from fedray.base.rounding import down, fine, given, given_delta, up
 from fedray.mechanisms.accounting.accountants import epsilon_of
 from fedray.mechanisms.accounting.events import Event, EventRefused
-from fedray.mechanisms.accounting.zcdp import rho_of
+from fedray.mechanisms.accounting.zcdp import failure_of, rho_of
 from fedray.mechanisms.participation import MinSep, most_of_device
 from fedray.runs.preflight import Preflight
 from fedray.runs.release_guard import ClaimGuard
@@ -202,12 +202,19 @@ class _Rules:
 
     def rho(self, claimed: float) -> tuple[bool, str]:
         found = self._spent(rho_of)
-        return found <= claimed * (1 + ROUNDED["rho"]), fine(found)
+        ensured = fine(found) if math.isfinite(found) else f"no rho, {self._why_none(rho_of)}"
+        return found <= claimed * (1 + ROUNDED["rho"]), ensured
 
     def epsilon(self, claimed: float) -> tuple[bool, str]:
         delta = self.claim.delta
-        found = self._spent(lambda event: epsilon_of(event, delta).epsilon)
+
+        def epsilon(event: Event) -> float:
+            return epsilon_of(event, delta).epsilon
+
+        found = self._spent(epsilon)
         ensured = f"{up(found)} at delta {given(delta)}"
+        if not math.isfinite(found):
+            ensured = f"no epsilon at delta {given(delta)}, {self._why_none(epsilon)}"
         return found <= claimed * (1 + ROUNDED["epsilon"]), ensured
 
     @property
@@ -249,14 +256,38 @@ class _Rules:
                 found.append(max(math.inf if e is None else privacy_of(e) for e in events))
         return min(found)
 
+    def _why_none(self, privacy_of: Callable[[Event], float]) -> str:
+        """Returns the reason for having no figure by the limits of the rules, as a clause."""
+        for each in self._bounds:
+            if each.event is None:
+                return f"since {each.reason.removeprefix('no guarantee: ')}"
+            refusal = "since the noise is too small"
+            try:
+                if math.isfinite(privacy_of(each.event)):
+                    continue
+            except EventRefused as error:
+                refusal = f"since {error}"
+            own = failure_of(each.event)
+            return (
+                f"since the deltas of its answers add up to {given_delta(own)}" if own else refusal
+            )
+        return "since the scenario adds no noise"
+
+    @property
+    def _bounds(self) -> Sequence[Guarantee]:
+        """Bounds by the limits of the rules: one for each trust model of its question, of which a
+        deployment may have any. Empty without noise."""
+        if self.scenario.privacy.strategy is None and self.scenario.analytics is None:
+            return ()
+        return bounds_under(self.scenario, Limits(self.permitted, "the rules of the scenario"))
+
     def _events(self) -> Iterator[Sequence[Event | None]]:
-        """Yields the release of the run under each of the rules on which a guarantee may rest: one
-        for each trust model of its question, of which a deployment may have any."""
+        """Yields the release of the run under each of the rules on which a guarantee may rest, as
+        `_bounds`."""
         scenario, privacy = self.scenario, self.scenario.privacy
-        if privacy.strategy is None and scenario.analytics is None:
+        if not (bounds := self._bounds):
             return
-        limits = Limits(self.permitted, "the rules of the scenario")
-        yield [each.event for each in bounds_under(scenario, limits)]
+        yield [each.event for each in bounds]
         # The others are about a model only.
         if scenario.analytics is None and vocabulary_cost(scenario) is None:
             strategy = privacy.needed_strategy()

@@ -210,7 +210,7 @@ def test_a_person_has_no_figure_that_is_not_proven_or_means_nothing(trace: Trace
     audit = audit_trace(trace)
     assert audit.persons is not None
     persons = OfPersons(audit.persons, None)
-    device = rows_of(audit, "device", "central")["enforced"]
+    device = rows_of(audit, "device", "server")["enforced"]
     for event, reason in (
         (Gaussian(noise_multiplier=1.0), "group privacy is known here for stated"),
         (ApproximateDP(epsilon=40.0, theorem="t"), "100 or more"),

@@ -659,6 +659,8 @@ def test_a_claim_about_a_run_is_held_against_its_trust(trace_of, small) -> None:
         # The table is that of the run, whatever is claimed.
         assert rows_of(audit)[OPERATOR].trust == "enclave"
     assert "trust is enclave, not server" in audit.verdict
+    said = " ".join(" ".join(map(str, short_audit_text(audit))).split())
+    assert "may be published: none, because the run has the trust enclave." in said
 
 
 # Budgets

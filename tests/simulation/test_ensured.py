@@ -20,6 +20,7 @@ from fedray.audit.ledger import Ledger
 from fedray.audit.participation import read_patterns
 from fedray.audit.statements.statement import Subject
 from fedray.base.errors import CheckpointError, InputError, Refused
+from fedray.imports.importer import import_log
 from fedray.mechanisms.registry import Identity, Toeplitz, Tree
 from fedray.runs import pipeline
 from fedray.runs.budgeted import charge_run, reserved
@@ -653,6 +654,42 @@ def test_a_ledger_with_a_claim_takes_only_runs_under_it(
     without = run_scenario(small(*tree, "seed=8"), HERE, tmp_path / "without")
     with pytest.raises(InputError, match="has no claim that it ensures"):
         charge_run(ledger, without, day)
+    code, out, _ = fedray_command("budget", str(ledger))
+    shown = f"mechanism tree, noise multiplier 30.0, rounds 12 (claim {own.digest[:12]})"
+    assert f"every run ensures {shown}" in " ".join(out.split())
+    # A log has no rules, so there is no --ensure for it.
+    (tmp_path / "log.csv").write_text("device,round\na,0\nb,1\n")
+    log = import_log(tmp_path / "log.csv", "device", "round", 2, tmp_path / "log")
+    with pytest.raises(
+        InputError, match="a log cannot ensure a claim; charge it to another ledger"
+    ):
+        charge_run(ledger, log.path, day, "", own)
+
+
+def test_a_ledger_shows_every_statement_of_its_claim(tmp_path: Path) -> None:
+    claim = Claim.model_validate(
+        {
+            "mechanism": {"kind": "toeplitz", "coefficients": [1.0, 0.5]},
+            "noise_multiplier": 4.5,
+            "min_sep": 2,
+            "max_participations": 3,
+            "most_per_period": {"participations": 1, "hours": 13.0},
+            "frontier": [[4, 1], [2, 3]],
+            "trust": {"kind": "enclave"},
+            "epsilon": 8.0,
+            "delta": 1e-8,
+        }
+    )
+    ledger = Ledger.create(tmp_path / "l", 9.0, 1e-6, "quarter", ensure=claim)
+    shown = dict(ledger.tables()[1].rows)["every run ensures"]
+    statements = (
+        "mechanism toeplitz, noise multiplier 4.5, min-sep 2, max participations 3, "
+        "most per period 1 within 13 h, "
+    )
+    assert shown.startswith(statements)
+    assert "trust enclave, epsilon 8.0, delta 1e-08 (claim " in shown
+    plain = Ledger.create(tmp_path / "p", 9.0, 1e-6, "quarter")
+    assert "every run ensures" not in dict(plain.tables()[1].rows)
 
 
 # Uploads that expire.
@@ -752,7 +789,7 @@ ASK = {
     "analytics": {
         "question": {"kind": "histogram", "size": 16, "most_keys": 2},
         "values": {"kind": "words", "words": 16},
-        "trust": [{"kind": "central"}],
+        "trust": [{"kind": "server"}],
         "epsilon": 1.0,
         "delta": 1e-8,
     },
@@ -789,6 +826,66 @@ def test_answers_to_a_question_ensure_a_claim(tmp_path: Path, fedray_command) ->
     code, out, err = fedray_command(*answer, "--set", "analytics.epsilon=2.0")
     assert (code, out) == (2, "")
     assert err.startswith("fedray: claim: epsilon=3.1 is not ensured; the rules ensure ")
+
+
+@pytest.mark.parametrize(
+    ("question", "trust", "own"),
+    [
+        ({"kind": "histogram", "size": 16}, {"kind": "shuffled", "least_devices": 500}, "3e-08"),
+        ({"kind": "open_histogram", "most_keys": 2}, {"kind": "server"}, "2.1"),
+    ],
+)
+def test_without_a_figure_a_claim_is_refused_with_the_reason(
+    question: Any, trust: Any, own: str
+) -> None:
+    """Three windows whose answers have a delta each, of 1e-8 or a part of it."""
+    asked = {**ASK["analytics"], "question": question, "trust": [trust]}
+    scenario = Scenario.from_tables({**ASK, "analytics": asked})
+    for key in ("epsilon", "rho"):
+        (problem,) = unensured(claim_of(**{key: 9.0}), scenario, worst_participation(scenario))
+        at = " at delta 1e-08" if key == "epsilon" else ""
+        said = f"the rules ensure no {key}{at}, since the deltas of its answers add up to {own}"
+        assert said in problem
+        assert "inf" not in problem
+
+
+@pytest.mark.parametrize("own", ["server", "enclave"])
+def test_a_claimed_trust_must_be_that_of_the_scenario(
+    small, tmp_path: Path, fedray_command, own: str
+) -> None:
+    """Before a run, and before a training on its trace."""
+    other = {"server": "enclave", "enclave": "server"}[own]
+    keys = (*CROWD, *APART, "rounds.count=6", f"privacy.trust={{kind='{own}'}}")
+    scenario, folder, claim = small(*keys), str(tmp_path / "t"), tmp_path / "claim.toml"
+    (tmp_path / "s.toml").write_text(scenario.to_toml())
+    run = ("--quiet", "run", str(tmp_path / "s.toml"), "--place", "backend=in-process")
+    run = (*run, "--out", folder, "--ensure", str(claim))
+    train = ("--quiet", "train", folder, "--place", "backend=in-process")
+    train = (*train, "--ensure", str(claim), "--out", str(tmp_path / "m"))
+    for command in (run, train):
+        for kind, expected in ((other, 2), (own, 0)):
+            text = 'mechanism = "tree"\nnoise_multiplier = 3.0\n'
+            claim.write_text(f'{text}trust = {{ kind = "{kind}" }}\n')
+            code, _, err = fedray_command(*command)
+            assert code == expected, err
+            refused = f"claim: trust={other} is not ensured; the scenario has {own}"
+            assert (refused in err) == (kind == other)
+    audit = audit_trace(Path(folder))
+    assert audit.claim_holds
+    # Arguments in place of the claim's leave it unchecked, and the verdict says so.
+    claimed = claim_of(rounds=6)
+    for given, said in (
+        ({"delta": 1e-5}, "delta was given"),
+        (
+            {"mechanism": Tree(), "noise_multiplier": 3.0},
+            "mechanism and noise multiplier were given",
+        ),
+        ({"claim": claimed}, "another claim was given"),
+    ):
+        verdict = audit_trace(Path(folder), **given).verdict
+        assert f"had to ensure is not checked, because {said}." in verdict
+    same = Claim(mechanism=Tree(), noise_multiplier=3.0, trust=scenario.privacy.trust)
+    assert "is not checked" not in audit.verdict + audit_trace(Path(folder), claim=same).verdict
 
 
 def test_a_claim_is_about_one_task(small, tmp_path: Path) -> None:

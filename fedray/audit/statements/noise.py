@@ -44,7 +44,7 @@ def check_noise(claimed: Strategy, noise_multiplier: float, used: Privacy | None
     elif own.kind == claimed.kind:
         text = f"the run's {own.kind} has other parameters than the one that is claimed"
     else:
-        text = f"the run used another: {own.kind}"
+        text = f"the run used the mechanism {own.kind}"
     advised = f"mechanism: the {own.kind} of the scenario"
     mechanism = Finding(
         statement="mechanism",
@@ -92,9 +92,9 @@ def check_trust(claimed: AnyTrust | None, used: Privacy | None) -> list[Finding]
     own = used.trust
     text = "it is that of the run"
     if own.kind != claimed.kind:
-        text = f"the run has another: {own.kind}"
+        text = f"the run has the trust {own.kind}"
     elif own != claimed:
-        text = f"the run has the kind {own.kind} with other keys"
+        text = f"the run has the trust {own.kind} with other keys"
     return [
         Finding(
             statement="trust",
