@@ -76,21 +76,21 @@ ADJACENCY_WITH_COUNTS = (
     "Adjacency: one unit's updates are replaced by zeros (zero-out), and a unit that is zeroed out "
     "counts as one half in the counts of short updates."
 )
-CENTRAL = (
-    "The aggregator that adds the noise is trusted (central model), and every model after every "
-    "round is released."
+SERVER = (
+    "The server, which adds the noise, is trusted (central differential privacy), and every model "
+    "after every round is released."
 )
-DISTRIBUTED = (
-    "The server sees sums of secure aggregation and nothing else (distributed model), and every "
-    "model after every round is released."
+DEVICES = (
+    "The server sees only sums of secure aggregation, in which devices have added noise "
+    "(distributed differential privacy), and every model after every round is released."
 )
 ENCLAVE = (
     "An enclave sums the updates and adds the noise. Its hardware and its code are trusted, its "
     "operator is not. Every model after every round is released."
 )
 LOCAL = (
-    "Devices add noise to what they send (local model), and every model after every round is "
-    "released."
+    "Devices add noise to what they send (local differential privacy), and every model after every "
+    "round is released."
 )
 CLIPPED = (
     "Every update was clipped to the clip norm, and the noise is the mechanism's with the stated "
@@ -129,7 +129,7 @@ HONEST = (
 TUNING = (
     "Tuning of hyperparameters on the same devices, and other runs on them, are not accounted for."
 )
-OF_EVERY_AUDIT = (ADJACENCY, CENTRAL, CLIPPED, UNPROTECTED_TIMES, FLOATING, TUNING)
+OF_EVERY_AUDIT = (ADJACENCY, SERVER, CLIPPED, UNPROTECTED_TIMES, FLOATING, TUNING)
 """Assumptions of every audit, as they read for a server that adds the noise."""
 
 INITIAL = (
@@ -355,8 +355,8 @@ _OF_EVERY_AUDIT: tuple[Row[Scenario | ImportedTrace], ...] = (
     Row(TUNING, _IN_EVERY_AUDIT),
 )
 OF_TRUST: tuple[Row[AnyTrust], ...] = (
-    Row(CENTRAL, ASSUMED, lambda trust: trust.kind == "server", "trust"),
-    Row(DISTRIBUTED, ASSUMED, lambda trust: trust.kind == "devices", "trust"),
+    Row(SERVER, ASSUMED, lambda trust: trust.kind == "server", "trust"),
+    Row(DEVICES, ASSUMED, lambda trust: trust.kind == "devices", "trust"),
     Row(ENCLAVE, ASSUMED, lambda trust: trust.kind == "enclave", "trust"),
     Row(LOCAL, ASSUMED, lambda trust: trust.kind == "local", "trust"),
     Row(FLOATING, _IN_EVERY_AUDIT, lambda trust: not isinstance(trust, DeviceNoiseTable)),

@@ -223,7 +223,7 @@ def check_server_noise(scenario: Scenario, study: str) -> None:
             "privacy.trust.kind",
             scenario.privacy.trust.kind,
             f"adds noise on devices, and {study} is for noise that the server adds",
-            "leave privacy.trust out, and calibrate the run with privacy.target_epsilon",
+            "leave privacy.trust out, or keep it and calibrate the run with privacy.target_epsilon",
         )
 
 

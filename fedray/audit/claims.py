@@ -88,7 +88,8 @@ class Claim(Table):
         default=None,
         description="Who is trusted with updates without noise: a table with `kind`, as "
         "`privacy.trust` of a scenario. If devices add the noise, noise_multiplier is that of a "
-        "round of report_goal devices; for a log, that of the round with the fewest devices.",
+        "round of report_goal devices; for a log, that of the round with the fewest devices. For "
+        "the kind local it is that of each message.",
     )
     rho: Positive | None = None
     """rho of zCDP."""

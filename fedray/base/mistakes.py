@@ -29,6 +29,11 @@ _TOLD_ALONE = {
     "value_error",
 }
 """Problems that are not reported as a value and the rule it breaks."""
+_ELSEWHERE = {
+    "discrete_gaussian": "give privacy.trust={kind='devices', parameters=...} instead",
+    "shuffled": "it is for questions (analytics.trust), so take one of them",
+}
+"""Remedies for kinds of one table that belong to another."""
 
 
 class Explained(BaseModel):
@@ -269,7 +274,7 @@ class _Problem:
         if self.kind == "union_tag_not_found":
             return f"{full} is missing; it is one of {', '.join(known)}{self._such_as}"
         value = given.get(tag) if isinstance(given, dict) else given
-        remedy = did_you_mean(str(value), known, "take one of them")
+        remedy = did_you_mean(str(value), known, _ELSEWHERE.get(str(value), "take one of them"))
         return f"{full} = {shown(value)} is not one of {', '.join(known)}; {remedy}"
 
     @property

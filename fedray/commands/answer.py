@@ -34,6 +34,8 @@ def answer(
         trace: directory of a run whose scenario has the table analytics
         vocabulary (FILE): file of the words that the first trust model found in the last window
         top (N): rows to show of an answer, the largest estimates first
+        ensure (TOML): claim that the rules and the trace must ensure, or nothing is answered; it is
+            not recorded
         rows (FILE): CSV of all rows of all windows and trust models, with their intervals
     """
     from pyarrow.csv import write_csv

@@ -23,7 +23,7 @@ from fedray.audit.guarantees import (
 )
 from fedray.audit.ledger import WORDS_OF, Ledger
 from fedray.audit.mechanism_audit import MechanismAudit, Release
-from fedray.audit.observers import NOT_PROTECTED, NOTHING, Observer
+from fedray.audit.observers import NOT_PROTECTED, NOTHING, Observer, trust_of_model
 from fedray.audit.privacy_statement import Statement
 from fedray.audit.questions import AnswerPrivacy
 from fedray.audit.several_tasks import Composition, TasksAudit, TaskSpending
@@ -52,8 +52,8 @@ MOST_SHOWN = 12
 PUBLISHABLE = "Publishable: true even if models change who takes part."
 ROWS_NOTE = (
     "Observed: the rounds of this trace. Observed limits: all rounds with its min-sep and "
-    "participations. Enforced: all rounds that the rules allow at the recorded times, at which a "
-    f"timer may keep more rounds between than a separation does. {PUBLISHABLE}"
+    "participations. Enforced: all rounds that the rules allow at the recorded times. A timer may "
+    f"enforce a larger min-sep than a configured separation. {PUBLISHABLE}"
 )
 LIMITS_NOTE = (
     f"{ROWS_NOTE} Sensitivities are at clip norm 1; a bound may be larger than the truth, never "
@@ -174,8 +174,8 @@ def _why_they_differ(answers: Sequence[AnswerPrivacy]) -> str:
     if not adds or not others or len({epsilon_text(each.epsilon) for each in rows}) == 1:
         return ""
     return (
-        f"Over windows the epsilons of discrete Laplace noise ({', '.join(sorted(adds))}) nearly "
-        "add up; of discrete Gaussian noise "
+        "Over windows the epsilons of mechanisms with a stated epsilon "
+        f"({', '.join(sorted(adds))}) nearly add up; of discrete Gaussian noise "
         f"({', '.join(sorted(others))}) rho does, so its epsilon grows more slowly."
     )
 
@@ -252,6 +252,8 @@ def guarantees_table(audit: Audit) -> Table:
     first, *others = audit.mechanisms
     noise = first.noise_multiplier
     known = "without noise multiplier" if noise is None else f"noise multiplier {given(noise)}"
+    note = _of_each_device(audit)
+    known += " of each device" if note else ""
     of_one = f" of {first.name}" if not others else ""
     of_one += ", the model only" if audit.answers else ""
     rows = [
@@ -276,6 +278,7 @@ def guarantees_table(audit: Audit) -> Table:
         rows,
         cells,
         f"{LIMITS_NOTE} {_binding(first)}",
+        note,
         row_styles=["used" if row[0] is first and others else "" for row in rows],
         subject=lambda row: Subject(unit="device", estimand=sensitivity_kind(row[2])),
     )
@@ -283,14 +286,28 @@ def guarantees_table(audit: Audit) -> Table:
 
 def short_guarantees_table(audit: Audit) -> Table:
     """Returns `guarantees_table` without sensitivities, which fits a terminal of 80 columns."""
-    table = replace(guarantees_table(audit), notes=(ROWS_NOTE,), details=("sensitivity",))
-    return table.brief()
+    notes = (ROWS_NOTE, *filter(None, (_of_each_device(audit),)))
+    return replace(guarantees_table(audit), notes=notes, details=("sensitivity",)).brief()
+
+
+def _of_each_device(audit: Audit) -> str:
+    """Returns whose noise the noise multiplier and the figures of a model with trust `local` have;
+    empty for others."""
+    if audit.trust is None or not audit.mechanisms:
+        return ""
+    if trust_of_model(audit.trust, audit.mechanisms[0].noise) != "local":
+        return ""
+    return (
+        "Of each device: every message has this noise, and a sum has the noise of all its n "
+        "devices, sqrt(n) times as much. The figures are those of sums."
+    )
 
 
 def observers_table(audit: Audit) -> Table | None:
     """Returns the observers of an `audit`, with the epsilon of a device against each; None
-    for a log without a claimed trust."""
-    if audit.observers is None:
+    for a log without a claimed trust, and for a run without noise."""
+    # Without noise the verdict has said that nothing protects.
+    if audit.observers is None or all(each.is_silent for each in audit.released):
         return None
     cells = {
         "observer": lambda each: each.name,

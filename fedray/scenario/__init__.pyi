@@ -21,5 +21,6 @@ from fedray.scenario.several_tasks import FederatedTask as FederatedTask
 from fedray.scenario.several_tasks import SeveralTasks as SeveralTasks
 from fedray.scenario.tasks import *
 from fedray.scenario.training import *
+from fedray.scenario.trust import *
 from fedray.scenario.uploads import *
 from fedray.scenario.weighting import *

@@ -126,12 +126,11 @@ def _of_person(plan: Plan) -> str:
     if plan.devices_of_person == 1:
         return ""
     found = plan.epsilon_of_person
-    epsilon = "no known epsilon" if found is None else up(found)
+    person = f"person with {plan.devices_of_person} devices"
+    if found is None:
+        return f" The epsilon of a {person} is not known."
     misses = "misses" if plan.misses_for_person else "meets"
-    return (
-        f" A person with {plan.devices_of_person} devices has {epsilon}, which {misses} "
-        f"{given(plan.target.epsilon)}."
-    )
+    return f" A {person} has {up(found)}, which {misses} {given(plan.target.epsilon)}."
 
 
 def _is_of_all(plan: Plan, candidate: Candidate) -> bool:
@@ -355,9 +354,9 @@ def plan_sentences(plan: Plan) -> list[str]:
     ]
     is_met = f"Epsilon {given(plan.target.epsilon)} of a device can be met"
     if plan.misses_for_person:
-        people, epsilon = plan.devices_of_person, or_dash(up, plan.epsilon_of_person)
-        is_met = f"A device meets epsilon {given(plan.target.epsilon)}, and a person with {people} "
-        is_met += f"devices misses it ({epsilon})"
+        found, people = plan.epsilon_of_person, f"a person with {plan.devices_of_person} devices"
+        is_met = f"A device meets epsilon {given(plan.target.epsilon)}, and "
+        is_met += f"{people} misses it ({up(found)})" if found else f"that of {people} is not known"
     person = "" if plan.misses_for_person else _of_person(plan)
     pace = _pace_words(plan, best)
     return [

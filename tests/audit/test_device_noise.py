@@ -20,6 +20,7 @@ from fedray.audit.noise import (
     released,
     rhos_of,
 )
+from fedray.audit.observers import noise_against_operator
 from fedray.audit.participation import Patterns
 from fedray.encoding.norms import inflation, largest_square, padded
 from fedray.encoding.tables import DevicesTrust, LocalTrust
@@ -28,6 +29,7 @@ from fedray.mechanisms.accounting.events import DiscreteGaussianSum
 from fedray.mechanisms.accounting.zcdp import rho_of
 from fedray.mechanisms.integer_toeplitz import IntegerToeplitz
 from fedray.mechanisms.registry import Identity, Toeplitz
+from fedray.report.audits import guarantees_table, short_guarantees_table
 from fedray.runs.budgeted import charge_run, worst_case, worst_rho
 from fedray.runs.calibrated import calibrated, worst_participation
 
@@ -98,10 +100,11 @@ def test_a_correlated_round_has_the_noise_and_the_update_of_its_first_coefficien
     assert correlated.sensitivity**2 >= 16 * square
     apart = [each.noise_at_unit_sensitivity for each in (correlated, independent)]
     assert apart == pytest.approx([3 * math.sqrt(5 / 10)] * 2, rel=1e-12)
-    local = DeviceNoise.of(LocalTrust(parameters=1000), Identity(), 3.0, 10, 5)
+    of_each = LocalTrust(parameters=1000)
+    local = DeviceNoise.of(of_each, Identity(), 3.0, 10, 5)
     assert local.noise_multiplier == pytest.approx(3 * math.sqrt(5))
-    message = local.with_devices(1)
-    assert message is not None
+    message = noise_against_operator(of_each, local)
+    assert isinstance(message, DeviceNoise)
     # k messages, each with its own noise: k / (2 z^2), without tau.
     assert rho_of(released(message, math.sqrt(7), 7)) == pytest.approx(7 / 2 / 9)
     assert message.event.tau == 0.0
@@ -126,37 +129,6 @@ def test_rho_of_many_devices_is_that_of_each(noise) -> None:
         for value, count in zip(values.tolist(), changed.tolist(), strict=True)
     ]
     assert found.tolist() == pytest.approx(expected, rel=1e-14)
-
-
-@pytest.mark.parametrize(
-    ("devices", "share", "coefficients", "left"),
-    [
-        (10, 0.1, 3, 9),
-        (10, 0.11, 3, 8),
-        (3, 1 / 3, 3, 2),
-        (10, 0.95, 3, None),
-        (10, 0.95, 1, 1),
-        (1, 0.0, 3, 1),
-        (1, 0.5, 3, None),
-        (1, 0.5, 1, 1),
-    ],
-)
-def test_the_noise_of_honest_devices_is_counted_down_to_none(
-    devices: int, share: float, coefficients: int, left: int | None
-) -> None:
-    found = noise_of(devices, coefficients=coefficients).honest(share)
-    assert (found and found.event.devices) == left
-
-
-@pytest.mark.parametrize(
-    ("devices", "coefficients", "left"), [(5, 3, 4), (2, 3, 1), (1, 3, None), (1, 1, 1), (5, 1, 4)]
-)
-def test_a_device_of_the_cohort_sees_the_noise_of_the_others(
-    devices: int, coefficients: int, left: int | None
-) -> None:
-    found = noise_of(devices, coefficients=coefficients).of_others()
-    assert (found and found.event.devices) == left
-    assert noise_of(devices).with_devices(0) is None
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -188,6 +160,11 @@ def test_every_figure_of_an_audit_rests_on_the_sums_that_devices_change(
     assert audit.device_privacy.quantiles[-1].rho == pytest.approx(used.observed.rho)
     assert audit.device_privacy.mean_rho == pytest.approx(np.mean(squares) / noise / 2)
     assert audit.worst_devices[0].rho == pytest.approx(used.observed.rho)
+    # Of `local` the noise multiplier is that of a message, and the figures are those of sums.
+    table, shown = guarantees_table(audit), short_guarantees_table(audit)
+    is_of_each = kind == "local"
+    assert (", noise multiplier 3 of each device, delta" in table.title) is is_of_each
+    assert ("a sum has the noise of all its n devices" in " ".join(shown.notes)) is is_of_each
     assert audit.meets_target is None
 
 

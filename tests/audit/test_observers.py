@@ -534,7 +534,7 @@ def test_every_place_says_who_is_meant(keys, said, trace_of, small) -> None:
         assert all(up(row.epsilon) in text for row in rows.values() if row.epsilon is not None)
         assert "who takes part, when, and who drops out" in text
     trusted = lines["Who is trusted"]
-    assert {(): "aggregator", ENCLAVE: "enclave", DEVICES: "sums", LOCAL: "add noise"}[
+    assert {(): "server, which adds", ENCLAVE: "enclave", DEVICES: "sums", LOCAL: "add noise"}[
         keys
     ] in trusted
 
@@ -614,7 +614,7 @@ def test_a_claim_about_a_log_may_state_its_trust(log, tmp_path: Path, fedray_com
     silent_claim = read_claim(file).model_copy(update={"trust": None})
     bare = audit_trace(log, claim=silent_claim)
     assert bare.observers is None
-    assert "aggregator that adds the noise is trusted" in " ".join(bare.assumptions)
+    assert "server, which adds the noise, is trusted" in " ".join(bare.assumptions)
 
 
 def test_devices_of_a_log_add_the_claimed_noise_in_the_round_with_the_fewest(log) -> None:

@@ -20,16 +20,24 @@ from fedray.encoding.tables import (
     LocalTrust,
     SecAgg,
 )
+from fedray.mechanisms.registry import Identity
 from fedray.scenario.clipping import Clip
+from fedray.scenario.privacy import Privacy
+from fedray.scenario.trust import AnyTrust, EnclaveTrust, ServerTrust
 
-ENCODINGS: dict[str, EncodingTable] = {
+TRUST: dict[str, AnyTrust] = {
+    "server": ServerTrust(),
+    "enclave": EnclaveTrust(),
     "devices": DevicesTrust(parameters=1),
     "devices, correlated": DevicesTrust(parameters=1),
     "local": LocalTrust(parameters=1),
+}
+ENCODINGS: dict[str, EncodingTable] = {
     "fixed_point": FixedPoint(),
     "secagg": SecAgg(scale=1000),
     "secagg, more room": SecAgg(scale=1 << 20, modulus_bits=40),
 }
+SENT = ENCODINGS | {k: each for k, each in TRUST.items() if isinstance(each, DeviceNoiseTable)}
 COEFFICIENTS = {"devices, correlated": (5, 3, 0, -1)}
 ERRORS = {
     "fixed_point": lambda dimension, devices: devices * dimension**0.5 * 2.0**-39,
@@ -37,15 +45,22 @@ ERRORS = {
     "secagg, more room": lambda dimension, devices: devices * padded(dimension) ** 0.5 / 2**20,
 }
 """The largest L2 error of a decoded sum, over the clip norm, before it is rounded to float32."""
-ALL = pytest.mark.parametrize("kind", ENCODINGS)
+ALL = pytest.mark.parametrize("kind", SENT)
 WITHOUT_NOISE = pytest.mark.parametrize(
-    "kind", [kind for kind, table in ENCODINGS.items() if not table.adds_noise]
+    "kind", [kind for kind, table in SENT.items() if not table.adds_noise]
 )
 DEVICES = 12
 
 
+@pytest.mark.parametrize("kind", TRUST)
+def test_updates_are_sent_by_the_table_of_trust_if_devices_add_the_noise(kind: str) -> None:
+    trust = TRUST[kind]
+    sent = Privacy(mechanism=Identity(), trust=trust).sent
+    assert sent is trust if isinstance(trust, DeviceNoiseTable) else sent == FixedPoint()
+
+
 def made(kind: str, dimension: int) -> Encoding:
-    table, coefficients = ENCODINGS[kind], COEFFICIENTS.get(kind, (1,))
+    table, coefficients = SENT[kind], COEFFICIENTS.get(kind, (1,))
     if isinstance(table, DeviceNoiseTable):
         table = table.model_copy(update={"parameters": dimension})
     setting = SumSetting(dimension, DEVICES, DEVICES, 1.0, 11, coefficients)

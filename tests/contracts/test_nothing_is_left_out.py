@@ -48,6 +48,7 @@ EXAMPLES = {
     "participation.policies.kind": ("simulation/test_policies.py:POLICIES",),
     "privacy.clipping.kind": ("server/test_clip_rule.py:CLIPPING",),
     "privacy.encoding.kind": ("contracts/test_encodings.py:ENCODINGS",),
+    "privacy.trust.kind": ("contracts/test_encodings.py:TRUST",),
     "privacy.mechanism.kind": ("mechanisms/example_mechanisms.py:OF_EACH_KIND",),
     "rounds.buffer.weighting.kind": ("server/test_buffer.py:WEIGHTINGS",),
     "rounds.closing.kind": ("server/test_closing.py:CLOSING",),

@@ -120,7 +120,7 @@ def test_commands_have_few_options() -> None:
     }
     # --help and what else every command has is not among them.
     found = [name for name, count in many.items() if count > 13]
-    assert found == ["import", "audit", "mechanism", "stress"]
+    assert found == ["import", "audit", "budget", "mechanism", "stress"]
 
 
 def test_the_schema_describes_every_key_of_a_placement(fedray_command) -> None:

@@ -1,5 +1,7 @@
 """A misspelt name is answered with the nearest one that exists."""
 
+import re
+
 import pytest
 
 import fedray
@@ -49,6 +51,21 @@ def test_a_misspelt_command_option_or_word_gets_the_nearest(
 )
 def test_a_misspelt_key_or_value_gets_the_nearest(small, override: str, nearest: str) -> None:
     with pytest.raises(InputError, match=f"did you mean {nearest!r}"):
+        small(override)
+
+
+@pytest.mark.parametrize(
+    ("override", "remedy"),
+    [
+        (
+            "privacy.encoding={kind='discrete_gaussian', parameters=9}",
+            "fixed_point, secagg; give privacy.trust={kind='devices', parameters=...} instead",
+        ),
+        ("privacy.trust={kind='shuffled'}", "local; it is for questions (analytics.trust), so"),
+    ],
+)
+def test_a_kind_of_another_table_gets_that_table(small, override: str, remedy: str) -> None:
+    with pytest.raises(InputError, match=re.escape(remedy)):
         small(override)
 
 

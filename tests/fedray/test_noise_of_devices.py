@@ -303,7 +303,7 @@ def test_the_audit_accounts_for_the_round_with_the_fewest_devices(trace_of, smal
     assert any("round 1, with 2 of 4" in text for text in audit.assumptions)
     # No rule lets a round be committed with two of four devices, so this trace shows what is permitted.
     assert document["encoding"]["least_permitted_noise"]["devices"] == 2
-    assert "distributed model" in audit.assumptions[2]
+    assert "distributed differential privacy" in audit.assumptions[2]
     assert not any("floating-point" in text for text in audit.assumptions)
     assert audit.over_rounds[-1].epsilon == used.observed.epsilon
     assert audit.device_privacy is not None

@@ -272,7 +272,7 @@ def test_a_page_that_cannot_be_written_leaves_the_trace_and_its_figures(
     import fedray.runs.simulation as simulation
     from fedray.runtime.placement import Placement
 
-    def refuse(*_: object) -> Path:
+    def refuse(*_: object, **__: object) -> Path:
         raise InputError(
             "report 'r' cannot be written (No space left on device); free space there and run again"
         )

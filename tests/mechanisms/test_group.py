@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fedray.mechanisms.questions.central import Central
 
 from fedray.mechanisms.accounting.accountants import epsilon_of
 from fedray.mechanisms.accounting.events import (
@@ -19,6 +18,7 @@ from fedray.mechanisms.accounting.events import (
 )
 from fedray.mechanisms.accounting.group import WindowLoss, of_group
 from fedray.mechanisms.accounting.zcdp import failure_of, rho_of
+from fedray.mechanisms.questions.added_noise import Server
 from fedray.mechanisms.questions.linear import Histogram
 from fedray.mechanisms.questions.open_domain import OpenHistogram
 from fedray.mechanisms.questions.trust import Budget
@@ -71,7 +71,7 @@ def test_epsilons_of_laplace_noise_add_up_and_are_attained(
     shape: list[int], epsilon: float
 ) -> None:
     """Of a histogram in which the devices of a person share a key: at delta 0 no less would do."""
-    plan = Histogram(size=4).plan(Central(), Budget(epsilon))
+    plan = Histogram(size=4).plan(Server(), Budget(epsilon))
     event = grouped(plan.event, 1e-8, shape)
     stated = epsilon_of(event, 1e-8).epsilon
     assert stated == pytest.approx(epsilon * sum(shape), rel=1e-12)
@@ -104,7 +104,7 @@ def test_a_threshold_fails_for_a_group_by_more_than_its_size(
     """A key that only devices of one person hold: exact probability of each noisy count above the
     threshold. Deltas grow with e^epsilon, so that the number of devices times delta is too little."""
     delta = 1e-4
-    plan = OpenHistogram(most_keys=most_keys).plan(Central(), Budget(epsilon, delta))
+    plan = OpenHistogram(most_keys=most_keys).plan(Server(), Budget(epsilon, delta))
     event = grouped(plan.event, delta, shape)
     own = failure_of(event)
     stated = epsilon_of(event, own).epsilon

@@ -145,7 +145,7 @@ def test_the_verdict_of_a_run_comes_before_its_page(trace_of, capsys) -> None:
 def test_a_page_that_cannot_be_written_loses_no_verdict(trace_of, capsys, monkeypatch) -> None:
     trace = trace_of([[0, 2], [1, 3]], 4)
 
-    def full(*_) -> Path:
+    def full(*_, **__) -> Path:
         raise InputError("no space")
 
     monkeypatch.setattr("fedray.report.page.write_own_page", full)

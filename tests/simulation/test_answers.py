@@ -702,7 +702,7 @@ def test_the_figure_has_the_largest_rows_with_intervals_under_each_trust_model(
     )
     *estimates, exact = figure.series
     labels = found.pooled.answers[0].labels[:12]
-    assert [each.name for each in estimates] == ["estimate, central", "estimate, distributed"]
+    assert [each.name for each in estimates] == [f"estimate, {kind}" for kind in KINDS]
     for series, of in zip(estimates, found.pooled.answers, strict=True):
         rows = {row.label: row for row in of.rows}
         assert series.labels == labels
@@ -711,7 +711,7 @@ def test_the_figure_has_the_largest_rows_with_intervals_under_each_trust_model(
         assert series.low.tolist() == [rows[label].low for label in labels]
         # Trust models share a row of the plot, beside each other.
         assert np.round(series.y).tolist() == [-float(place) for place in range(12)]
-    assert len({float(each.y[0]) for each in figure.series}) == 3
+    assert len({float(each.y[0]) for each in figure.series}) == len(KINDS) + 1
     assert exact.x.tolist() == [row.of_came for row in found.pooled.answers[0].rows[:12]]
     lines = figure_csv(figure).splitlines()
     assert lines[0] == "series,name,x,from,to,of".replace("x", "Answers that hold it")
@@ -742,7 +742,7 @@ def test_joint_intervals_are_told_from_those_of_each_row(trace: Trace) -> None:
     found = answer(trace, scenario=asking(tree, MANY))
     _, windows, *_ = found.tables()
     kinds = [row[windows.columns.index("interval")] for row in windows.rows]
-    assert kinds == ["all rows"] * 6 + ["each row"] * 2
+    assert kinds == ["all rows"] * 3 * len(KINDS) + ["each row"] * len(KINDS)
     rows = found.to_arrow().to_pylist()
     assert {each["interval"] for each in rows if each["window"] == "0"} == {"all rows"}
 

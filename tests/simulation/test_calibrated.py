@@ -74,7 +74,8 @@ def test_a_run_says_whether_it_meets_its_target(small, trace_of) -> None:
         scenario = small(*rules, f"privacy.wanted_epsilon={wanted!r}")
         trace = trace_of([[0, 3], [1], [2]], 4, scenario)
         audit = fedray.audit_trace(trace)
-        said = f"This {'meets' if is_met else 'misses'} the target epsilon {wanted:.12g}"[:40]
+        verb = "meets" if is_met else "misses"
+        said = f"The epsilon of a device {verb} the target epsilon {wanted:.12g}"[:60]
         assert audit.meets_target is is_met
         assert said in audit.verdict
         assert said in audit.page()

@@ -26,6 +26,7 @@ from fedray.runs import pipeline
 from fedray.runs.budgeted import charge_run, reserved
 from fedray.runs.calibrated import worst_participation
 from fedray.runs.ensured import unensured
+from fedray.runs.learning import train
 from fedray.runs.pipeline import resume_run, run_scenario
 from fedray.runs.release_guard import ClaimGuard
 from fedray.runs.simulation import simulate, simulate_checked
@@ -578,6 +579,8 @@ def test_trainings_on_a_trace_ensure_a_claim_by_the_recorded_times(
         "rounds=23 is not ensured; the trace has 24",
         "min_sep=2 is not ensured; the trace has 1",
     ]
+    with pytest.raises(InputError, match="rounds=23 is not ensured; the rules ensure 24"):
+        train(free, out=out, ensure=read_claim(claim))
     assert not Path(out).exists()
 
 

@@ -281,7 +281,7 @@ def test_of_plans_that_meet_their_target_the_least_is_named_in_each_figure(
     assert "Least noise on the mean" in page.read_text()
 
 
-def of_owners(small, rho: float) -> Plan:
+def of_owners(small, rho: float | None) -> Plan:
     plan = met(small)
     scenario = small("population.owners={mean_devices=1.4, most_devices=2}")
     best = replace(plan.best, rho=rho)
@@ -316,6 +316,15 @@ def test_a_target_that_a_person_meets_too_is_met(small) -> None:
     assert said in plan.headline
     assert '<div class="verdict holds">' in plan_page(plan)
     assert "a person" not in met(small).headline
+
+
+def test_an_epsilon_of_a_person_that_is_not_known_is_not_compared_with_the_target(small) -> None:
+    plan = of_owners(small, None)
+    said = "A device meets epsilon 3, and that of a person with 2 devices is not known: "
+    assert plan.headline.startswith(said)
+    near = replace(plan.best, epsilon=4.0)
+    missed = replace(plan, candidates=(near,), best=None, remedies=())
+    assert "The epsilon of a person with 2 devices is not known." in missed.headline
 
 
 def test_a_pace_that_is_not_kept_is_said_with_its_waits(small) -> None:
