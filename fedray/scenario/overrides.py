@@ -23,7 +23,7 @@ from fedray.scenario.privacy import TARGETS, AnyMechanism
 from fedray.scenario.rounds import AnyClosing
 from fedray.scenario.tasks import AnyTask
 from fedray.scenario.training import AnyServerStep, AnyWork, with_task_as_table
-from fedray.scenario.trust import AnyTrust
+from fedray.scenario.trust import AnyTrust as AnyModelTrust
 from fedray.scenario.uploads import AnySchedule
 from fedray.scenario.weighting import AnyWeighting
 
@@ -245,7 +245,7 @@ KINDS: Mapping[tuple[str, ...], Mapping[str, type[BaseModel]]] = {
     ("privacy", "clipping", "kind"): _by_kind(AnyClipping, "kind"),
     ("privacy", "encoding", "kind"): _by_kind(AnyEncoding, "kind"),
     ("privacy", "mechanism", "kind"): _by_kind(AnyMechanism, "kind"),
-    ("privacy", "trust", "kind"): _by_kind(AnyTrust, "kind"),
+    ("privacy", "trust", "kind"): _by_kind(AnyModelTrust, "kind"),
     ("rounds", "buffer", "weighting", "kind"): _by_kind(AnyStalenessWeighting, "kind"),
     ("rounds", "closing", "kind"): _by_kind(AnyClosing, "kind"),
     ("rounds", "uploads", "schedule", "kind"): _by_kind(AnySchedule, "kind"),
