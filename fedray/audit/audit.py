@@ -5,7 +5,6 @@ An audit states three guarantees side by side (fedray/audit/guarantees.py): obse
 claimed. It compares mechanisms by their error at equal privacy, never by their noise multipliers.
 """
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -239,18 +238,13 @@ class Audit(DrawnResult):
     def observers(self) -> IfAny[tuple[Observer, ...] | None]:
         """Privacy of a device from each observer, for each trust model of a question. Absent for a
         log without a claimed trust."""
-        return tuple(itertools.chain(*self._observers)) or None
+        return tuple(row for each in self.released for row in each.observers()) or None
 
     @property
     def observers_of_verdict(self) -> tuple[Observer, ...]:
         """Observers under the trust models that the verdict is about, the one that it is against
         first; empty for a log without a claimed trust."""
-        found = zip(self.released, self._observers, strict=True)
-        return next((rows for each, rows in found if each.is_stated), ())
-
-    @cached_property
-    def _observers(self) -> list[tuple[Observer, ...]]:
-        return [tuple(each.observers()) for each in self.released]
+        return next((tuple(each.observers()) for each in self.released if each.is_stated), ())
 
     @property
     def supported_epsilon(self) -> InJson[float | None]:
@@ -405,13 +399,7 @@ class Audit(DrawnResult):
     def write_events(self, file: str | Path) -> Path:
         """Writes `events`, with the figures of every accountant and of dp_accounting, as JSON.
 
-        `fedray.read_events` reads it. Matrices are written beside it.
-
-        Args:
-            file: the JSON file.
-
-        Returns:
-            Its path.
+        `fedray.read_events` reads it. Matrices are written beside it. Returns the file's path.
 
         Raises:
             InputError: the file cannot be written, or the run had no noise.

@@ -72,8 +72,7 @@ LOCK_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Ledger(Result):
-    """An opened ledger, all of whose lines have their digests; those of files are checked when they
-    are read, so before any figure is shown."""
+    """An opened ledger, all of whose lines have their digests; files are checked as they are read."""
 
     TABLES: ClassVar[str] = "fedray.report.audits:ledger_tables"
     SUBJECT: ClassVar[str] = "fedray.report.subjects:ledger_subject"

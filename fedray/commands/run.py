@@ -47,8 +47,8 @@ def run(
     # Imports are inside the commands, so that those without Ray and torch start at once.
     from fedray.audit.claims import read_claim
     from fedray.runs.budgeted import reserved
-    from fedray.runs.ensured import ensured_claim, guard_of
-    from fedray.runs.pipeline import complete_run, recorded_scenario
+    from fedray.runs.ensured import guard_of
+    from fedray.runs.pipeline import complete_run, ensured_claim, recorded_scenario
     from fedray.scenario import SeveralTasks
     from fedray.trace.several_tasks import TasksRun
     from fedray.trace.stored import StoredRun

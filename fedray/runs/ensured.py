@@ -10,11 +10,10 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from fedray.audit.check import check_participation
-from fedray.audit.claims import Claim, claim_of_document
+from fedray.audit.claims import Claim
 from fedray.audit.findings import ROUNDED, Verdict
 from fedray.audit.guarantees import Guarantee, Limits, enforced_limits, shown_pairs
 from fedray.audit.noise import ServerNoise, most_changed, permitted_noise, released
@@ -26,7 +25,7 @@ from fedray.audit.so_far import bounds_under
 from fedray.audit.statements.most_per_period import MostPerPeriod
 from fedray.audit.statements.noise import check_noise, check_trust
 from fedray.audit.statements.statement import Subject
-from fedray.base.errors import CheckpointError, InputError
+from fedray.base.errors import InputError
 from fedray.base.rounding import down, fine, given, given_delta, up
 from fedray.mechanisms.accounting.accountants import epsilon_of
 from fedray.mechanisms.accounting.events import Event, EventRefused
@@ -38,9 +37,6 @@ from fedray.scenario import Scenario, SeveralTasks
 from fedray.server.rounds.stored import MOST_FAILURES
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
-from fedray.trace.schema import RUN_FILE
-from fedray.trace.several_tasks import TasksRun, is_of_tasks
-from fedray.trace.unfinished import read_unfinished
 
 
 def guard_of(claim: Claim, checked: Preflight[Any]) -> ClaimGuard:
@@ -87,25 +83,6 @@ def check_trace(claim: Claim, trace: Trace | ImportedTrace, scenario: Scenario) 
         if each.verdict is not Verdict.HOLDS
     ]
     _check(problems)
-
-
-def ensured_claim(directory: str | Path, given: Claim | None = None) -> Claim | None:
-    """Returns the claim that a run, complete or not, must ensure, given its `out`; None without
-    one. Raises CheckpointError if the given claim is another one."""
-    place = Path(directory)
-    if is_of_tasks(place):
-        document = TasksRun.open(place).document
-    elif (place / RUN_FILE).exists():
-        document = Trace.open(place).run
-    else:
-        place, document, _ = read_unfinished(place.absolute())
-    kept = document.get("ensured")
-    if given is not None and (kept is None or kept["digest"] != given.digest):
-        started = "without a claim to ensure" if kept is None else "with another claim to ensure"
-        raise CheckpointError(
-            f"{str(directory)!r} was started {started}; leave the claim out, or start a new run"
-        )
-    return None if kept is None else claim_of_document(kept, str(place), place)
 
 
 def _check(problems: list[str]) -> None:

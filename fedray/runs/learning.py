@@ -32,7 +32,6 @@ from typing import Any, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedray.audit.claims import Claim
 from fedray.base.arrays import UInt32Array, UInt64Array
 from fedray.base.document import json_of
 from fedray.base.errors import CheckpointError, FedrayError, InputError, shown
@@ -43,7 +42,6 @@ from fedray.clients.data.factory import build_index, source_of
 from fedray.clients.workers import TrainerWorker, shard_count, start_trainers
 from fedray.encoding.factory import encoding_of
 from fedray.mechanisms.triangular import MatrixFile
-from fedray.runs.ensured import check_trace, ensured_claim
 from fedray.runs.evaluations import Evaluations
 from fedray.runs.noise_ahead import LEARNABLE, noise_ahead, told_ahead
 from fedray.runs.simulation import about_run
@@ -100,7 +98,7 @@ def train(
     *,
     is_resumed: bool = False,
     trust_code: bool = False,
-    ensure: Claim | None = None,
+    ensured: Mapping[str, Any] | None = None,
 ) -> TrainedRun:
     """Trains a model on the participations of a trace.
 
@@ -117,13 +115,13 @@ def train(
         on_progress: function that is called with the progress after every round.
         is_resumed: whether to continue from the last checkpoint of a training with this `out`.
         trust_code: whether the code of a custom task that came with the trace may be run.
-        ensure: claim that the rules at the recorded times and the participations must ensure,
-            for its record. A resumed training keeps the recorded one.
+        ensured: claim that the training ensures (`Claim.to_document`), for its record; the caller
+            has checked it.
 
     Raises:
-        InputError: the scenario has another population, `out` cannot be used, the code is not
-            trusted, or the claim is not ensured; nothing was started.
-        CheckpointError: `out` has no unfinished training of this scenario and claim.
+        InputError: the scenario has another population, `out` cannot be used, or the code is not
+            trusted.
+        CheckpointError: `out` has no unfinished training of this scenario.
         AggregatorLost, TrainerLost: a worker was lost too often.
     """
     opened = open_trace(trace) if isinstance(trace, str | Path) else trace
@@ -134,10 +132,6 @@ def train(
     # The trace of a log has no scenario, so it was refused above.
     assert isinstance(opened, Trace)
     directory = local_path(out) if out is not None else new_directory(f"{value.name}-training")
-    if is_resumed:
-        ensure = ensured_claim(directory, ensure)
-    if ensure is not None:
-        check_trace(ensure, opened, value)
     # Unread data is read here once, so that its progress is shown.
     build_index(value, on_progress)
     time_of_devices = DeviceTime(value)
@@ -158,7 +152,7 @@ def train(
                 is_resumed=is_resumed,
                 on_progress=on_progress,
                 trace=opened,
-                ensure=ensure,
+                ensured=ensured,
             ),
         )
     except (FedrayError, KeyboardInterrupt) as error:
@@ -584,15 +578,15 @@ class _Start:
     """Evaluations of the model by devices of other tasks."""
     trace: Trace | None = None
     """The trace, if it is complete."""
-    ensure: Claim | None = None
-    """Claim that the training ensures."""
+    ensured: Mapping[str, Any] | None = None
+    """Claim that the training ensures, as it is recorded."""
     shards: Callable[[float], int] = lambda _: 0
     """Number of shards for a number of CPUs, which a live training reserves too."""
 
     @property
     def document(self) -> dict[str, Any]:
         """Keys of training.json and unfinished.json on the claim."""
-        return {} if self.ensure is None else {"ensured": self.ensure.to_document()}
+        return {} if self.ensured is None else {"ensured": self.ensured}
 
 
 @dataclass

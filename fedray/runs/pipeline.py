@@ -7,13 +7,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, overload
 
-from fedray.audit.claims import Claim
+from fedray.audit.claims import Claim, claim_of_document
 from fedray.base.errors import CheckpointError, FedrayError, InputError
 from fedray.base.storage import Bucket, is_of_bucket, local_path
 from fedray.clients.data.factory import build_index
 from fedray.runs import learning, simulation
 from fedray.runs.calibrated import calibrated
-from fedray.runs.ensured import ensured_claim, guard_of
+from fedray.runs.ensured import guard_of
 from fedray.runs.evaluations import Evaluations, check_metrics
 from fedray.runs.learning import DeviceTime, LiveTraining, finish_training
 from fedray.runs.preflight import preflight
@@ -270,6 +270,25 @@ def recorded_scenario(directory: str | Path) -> Scenario | SeveralTasks:
         return learning.scenario_of(Trace.open(directory))
     kind = SeveralTasks if _is_unfinished_run_of_tasks(directory) else Scenario
     return read_unfinished_scenario(directory, None, kind)[1]
+
+
+def ensured_claim(directory: str | Path, given: Claim | None = None) -> Claim | None:
+    """Returns the claim that a run, complete or not, must ensure, given its `out`; None without
+    one. Raises CheckpointError if the given claim is another one."""
+    place = Path(directory)
+    if is_of_tasks(place):
+        document = TasksRun.open(place).document
+    elif (place / RUN_FILE).exists():
+        document = Trace.open(place).run
+    else:
+        place, document, _ = read_unfinished(place.absolute())
+    kept = document.get("ensured")
+    if given is not None and (kept is None or kept["digest"] != given.digest):
+        started = "without a claim to ensure" if kept is None else "with another claim to ensure"
+        raise CheckpointError(
+            f"{str(directory)!r} was started {started}; leave the claim out, or start a new run"
+        )
+    return None if kept is None else claim_of_document(kept, str(place), place)
 
 
 def _resolved(

@@ -7,7 +7,7 @@ from pydantic import Tag
 from fedray.base.table import Table, told_apart_by
 from fedray.encoding.tables import DevicesTrust, LocalTrust
 
-__all__ = ["AnyTrust", "DevicesTrust", "EnclaveTrust", "LocalTrust", "ServerTrust"]
+__all__ = ["EnclaveTrust", "ServerTrust"]
 
 
 class ServerTrust(Table):

@@ -204,6 +204,9 @@ def test_the_models_row_is_the_verdict_and_no_other_is_below_it(case: int, tmp_p
     told = {text for each in rows for text in each.assumptions}
     assert told <= {*audit.assumptions}
     table = observers_table(audit)
+    if audit.released[0].is_silent:
+        assert table is None
+        return
     assert table is not None
     assert not table.mixed
     column = table.columns.index("epsilon")

@@ -29,6 +29,7 @@ ARE_THEMSELVES = {
     "analytics.question.kind",
     "analytics.trust.kind",
     "privacy.mechanism.kind",
+    "privacy.trust.kind",
     "rounds.buffer.weighting.kind",
 }
 """Keys whose tables need nothing that implements them: they do so themselves."""

@@ -26,7 +26,6 @@ from fedray.runs import pipeline
 from fedray.runs.budgeted import charge_run, reserved
 from fedray.runs.calibrated import worst_participation
 from fedray.runs.ensured import unensured
-from fedray.runs.learning import train
 from fedray.runs.pipeline import resume_run, run_scenario
 from fedray.runs.release_guard import ClaimGuard
 from fedray.runs.simulation import simulate, simulate_checked
@@ -579,8 +578,6 @@ def test_trainings_on_a_trace_ensure_a_claim_by_the_recorded_times(
         "rounds=23 is not ensured; the trace has 24",
         "min_sep=2 is not ensured; the trace has 1",
     ]
-    with pytest.raises(InputError, match="rounds=23 is not ensured; the rules ensure 24"):
-        train(free, out=out, ensure=read_claim(claim))
     assert not Path(out).exists()
 
 
@@ -658,7 +655,7 @@ def test_a_ledger_with_a_claim_takes_only_runs_under_it(
     with pytest.raises(InputError, match="has no claim that it ensures"):
         charge_run(ledger, without, day)
     code, out, _ = fedray_command("budget", str(ledger))
-    shown = f"mechanism tree, noise multiplier 30.0, rounds 12 (claim {own.digest[:12]})"
+    shown = f"mechanism tree, noise multiplier 30, rounds 12 (claim {own.digest[:12]})"
     assert f"every run ensures {shown}" in " ".join(out.split())
     # A log has no rules, so there is no --ensure for it.
     (tmp_path / "log.csv").write_text("device,round\na,0\nb,1\n")
@@ -690,7 +687,7 @@ def test_a_ledger_shows_every_statement_of_its_claim(tmp_path: Path) -> None:
         "most per period 1 within 13 h, "
     )
     assert shown.startswith(statements)
-    assert "trust enclave, epsilon 8.0, delta 1e-08 (claim " in shown
+    assert "trust enclave, epsilon 8, delta 1e-08 (claim " in shown
     plain = Ledger.create(tmp_path / "p", 9.0, 1e-6, "quarter")
     assert "every run ensures" not in dict(plain.tables()[1].rows)
 
@@ -835,7 +832,7 @@ def test_answers_to_a_question_ensure_a_claim(tmp_path: Path, fedray_command) ->
     ("question", "trust", "own"),
     [
         ({"kind": "histogram", "size": 16}, {"kind": "shuffled", "least_devices": 500}, "3e-08"),
-        ({"kind": "open_histogram", "most_keys": 2}, {"kind": "server"}, "2.1"),
+        ({"kind": "open_histogram", "most_keys": 2}, {"kind": "server"}, "2.09"),
     ],
 )
 def test_without_a_figure_a_claim_is_refused_with_the_reason(
