@@ -72,7 +72,7 @@ LOCK_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Ledger(Result):
-    """An opened ledger, all of whose lines have their digests; files are checked as they are read."""
+    """An opened ledger, whose lines all have their digests; files are checked as they are read."""
 
     TABLES: ClassVar[str] = "fedray.report.audits:ledger_tables"
     SUBJECT: ClassVar[str] = "fedray.report.subjects:ledger_subject"
