@@ -874,14 +874,13 @@ def test_a_claimed_trust_must_be_that_of_the_scenario(
     assert audit.claim_holds
     # Arguments in place of the claim's leave it unchecked, and the verdict says so.
     claimed = claim_of(rounds=6)
-    for given, said in (
+    of_mechanism = {"mechanism": Tree(), "noise_multiplier": 3.0}
+    instead: list[tuple[dict[str, Any], str]] = [
         ({"delta": 1e-5}, "delta was given"),
-        (
-            {"mechanism": Tree(), "noise_multiplier": 3.0},
-            "mechanism and noise multiplier were given",
-        ),
+        (of_mechanism, "mechanism and noise multiplier were given"),
         ({"claim": claimed}, "another claim was given"),
-    ):
+    ]
+    for given, said in instead:
         verdict = audit_trace(Path(folder), **given).verdict
         assert f"had to ensure is not checked, because {said}." in verdict
     same = Claim(mechanism=Tree(), noise_multiplier=3.0, trust=scenario.privacy.trust)
