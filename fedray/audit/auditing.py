@@ -356,7 +356,7 @@ def _check_claimable(scenario: Scenario | None) -> None:
         what = "a question" if asks else "a private vocabulary"
         raise InputError(
             f"a published claim is about a model only, and this trace has {what}, whose privacy "
-            "its own rules limit; audit it without --claim"
+            "its own rules limit; audit it without a published claim"
         )
 
 

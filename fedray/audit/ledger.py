@@ -480,7 +480,7 @@ def _check_ensured(ledger: Ledger, digest: str | None, is_log: bool = False) -> 
     if own is None or own == digest:
         return
     rule = "has no claim that it ensures" if digest is None else "ensures another claim"
-    broken = f"this one {rule}; run it with --ensure and that claim"
+    broken = f"this one {rule}; run it with `ensure` and that claim"
     if is_log:
         broken = "a log cannot ensure a claim; charge it to another ledger"
     raise InputError(

@@ -77,7 +77,9 @@ def scenarios(draw) -> Scenario:
         }
     # Sums modulo M need to know how many devices they have at most, and in which round a device is.
     is_modular = mode != "buffered" and not is_poisson
-    table = draw(st.sampled_from(TABLES[: 4 if is_modular else 1]))
+    # With stored uploads, devices send data and no updates.
+    most = 4 if mode != "upload-then-train" else 2
+    table = draw(st.sampled_from(TABLES[: most if is_modular else 1]))
     trust = table.get("trust", {}).get("kind")
     opened = MECHANISMS[:1] if trust == "local" else MECHANISMS[:3] if trust else MECHANISMS
     mechanism = draw(st.sampled_from(opened))

@@ -35,7 +35,7 @@ from fedray.mechanisms.registry import Tree
 from fedray.runs.budgeted import charge_run, reserved, worst_rho
 from fedray.runs.calibrated import worst_participation
 from fedray.runs.pipeline import run_scenario
-from fedray.runs.simulation import simulate
+from fedray.runs.simulation import simulate, simulate_checked
 from fedray.runtime.placement import Placement
 from fedray.scenario import SeveralTasks
 from fedray.trace.partial import Lock
@@ -378,7 +378,7 @@ def test_a_run_that_cannot_be_charged_prints_its_audit_and_the_command_that_char
     ledger = Ledger.create(tmp_path / "ledger", 90.0, 1e-6, "year")
     monkeypatch.setattr(ledger_module, "LOCK_SECONDS", 0.3)
     held: list[Lock] = []
-    original = simulate
+    original = simulate_checked
 
     def holding(*given: Any, **named: Any) -> Trace:
         trace = original(*given, **named)

@@ -85,7 +85,7 @@ def test_each_table_is_led_by_the_least_of_the_loss_that_it_shows(
         with capsys.disabled():
             print(f"\n{out}")
         assert code == 0
-        assert f"Least error at equal privacy: {loss}.json ({name} " in " ".join(out.split())
+        assert f"Least error at equal privacy: {loss} ({name} " in " ".join(out.split())
         found = json.loads(fedray_command(*given, "--loss", loss, "--json")[1])["mechanisms"]
         ours = found[f"{loss}.json"][f"{loss}_loss"]
         # The differences of the other search end a little above its optimum.

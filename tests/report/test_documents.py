@@ -29,6 +29,7 @@ from fedray.encoding.tables import DevicesTrust, SecAgg
 from fedray.mechanisms.files import write_strategy
 from fedray.mechanisms.loss import Purpose
 from fedray.mechanisms.registry import Identity
+from fedray.runs.learning import _encoding_figures
 from fedray.runs.simulation import simulate
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
@@ -43,7 +44,7 @@ from fedray.studies.remedies import Remedy
 from fedray.studies.what_ifs import WhatIf
 from fedray.trace.reader import Trace
 from fedray.trace.several_tasks import TasksRun
-from fedray.wire.messages import ClassCounts, ShardUse
+from fedray.wire.messages import ClassCounts, ShardUse, TrainReport
 
 HERE = Placement(1, "in-process")
 PATTERNS = [[0, 2], [1, 3], [0], [1, 2], [3]]
@@ -237,14 +238,20 @@ def test_documents_of_imports_match_their_types(log) -> None:
 
 @pytest.mark.slow
 def test_documents_of_runs_and_trainings_match_their_types(
-    trained: Trace, fedray_command, monkeypatch
+    trained: Trace, small, fedray_command, monkeypatch
 ) -> None:
     """What the commands print of a run that is there already."""
     monkeypatch.setattr("fedray.runs.pipeline.run_checked", lambda *_: trained)
     monkeypatch.setattr("fedray.runs.learning.train", lambda *_, **__: trained.trained)
     run = printed(fedray_command, "run", "quickstart", "--json")
     check("fedray run", run, {"question": {}}, has_base=False)
-    check("fedray train", printed(fedray_command, "train", str(trained.path), "--json"))
+    of_devices = small(
+        "privacy.mechanism={kind='identity'}",
+        "privacy.trust={kind='devices', parameters=8, scale=4096}",
+    )
+    figures = _encoding_figures(of_devices, 8, TrainReport(round_index=0, devices=4))
+    command = printed(fedray_command, "train", str(trained.path), "--json")
+    check("fedray train", command, {"encoding": figures})
 
 
 @pytest.mark.slow
@@ -303,7 +310,8 @@ def test_documents_of_mechanisms_match_their_types(
     rows = [replace(row, seed=1, what_if=key) for row in result.rows for key in (None, "seed=2")]
     changes = {"rows": tuple(rows), "overrides": ("seed=2",), "shared_rows": tuple(rows)}
     simulated = replace(result, **changes).to_json()
-    check("fedray stress", settings, simulated, {"comparison": {}})
+    of_runs = {"conditions": [{"of": {"setting": "60 rounds"}}]}
+    check("fedray stress", settings, simulated, {"comparison": {}}, of_runs)
 
 
 def test_documents_of_noise_for_a_trace_match_their_types(
