@@ -14,7 +14,7 @@ from fedray.scenario.training import Training
 from fedray.wire.messages import Evaluated, Evaluation, Measured
 from .data.source import FIRST_HELD_OUT, DamagedExamples, ExampleSource, Ids, Integers
 from .tasks.layout import named, tensors
-from .tasks.task import Task, Vector
+from .tasks.task import Batch, Parameters, Task, Vector
 
 EXAMPLES_AT_ONCE = 2048
 MOST_EXAMPLES = 10_000
@@ -105,6 +105,7 @@ def device_sums(
     owners = np.repeat(np.arange(counts.size), pieces)
     firsts = EXAMPLES_AT_ONCE * np.concatenate([np.arange(each) for each in (0, *pieces)])
     lengths = np.minimum(counts[owners] - firsts, EXAMPLES_AT_ONCE)
+    at_once = EXAMPLES_AT_ONCE
     for some in _batches(lengths):
         columns = np.arange(lengths[some].max())
         # Rows that are shorter repeat their last example, which is then left out.
@@ -114,14 +115,47 @@ def device_sums(
         # The model is the same for all, so they may count as a single device.
         chosen = torch.from_numpy(np.flatnonzero(is_own)).to(flat.device)
         batch = {name: part.flatten(0, 1)[chosen][None] for name, part in examples.items()}
-        with torch.no_grad():
-            measured = task.measure(start, batch)
+        measured, at_once = _measure(task, start, batch, at_once)
         begins = lengths[some].cumsum() - lengths[some]
-        for name, parts in measured.items():
-            # In float64, so that the rounding of many examples does not add up.
-            single = devices.on_host(torch.stack([part[0].double() for part in parts], dim=1))
+        for name, single in measured.items():
             np.add.at(sums[name], owners[some], np.add.reduceat(single, begins, axis=0))
     return sums
+
+
+def _measure(
+    task: Task, start: Parameters, batch: Batch, at_once: int
+) -> tuple[dict[str, Float64Array], int]:
+    """Returns numerators and weights of each example, [B, 2], by the name of the metric, and the
+    number of examples that the memory of the device has room for.
+
+    If it has not, the examples are measured in halves, again and again. No sum is affected, since
+    examples are added up elsewhere.
+    """
+    while True:
+        try:
+            parts = [
+                task.measure(start, {name: part[:, some] for name, part in batch.items()})
+                for some in _slices(next(iter(batch.values())).shape[1], at_once)
+            ]
+            break
+        except torch.OutOfMemoryError:
+            if at_once == 1:
+                raise
+            at_once = (at_once + 1) // 2
+    # In float64, so that the rounding of many examples does not add up.
+    return {
+        name: np.concatenate(
+            [
+                devices.on_host(torch.stack([each[0].double() for each in part[name]], dim=1))
+                for part in parts
+            ]
+        )
+        for name in parts[0]
+    }, at_once
+
+
+def _slices(count: int, size: int) -> Iterator[slice]:
+    return (slice(start, start + size) for start in range(0, count, size))
 
 
 def _batches(lengths: Integers) -> Iterator[Integers]:

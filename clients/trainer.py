@@ -13,7 +13,6 @@ import numpy as np
 import torch
 
 from fedray.base.arrays import Float64Array
-from fedray.base.errors import RunFailed
 from fedray.encoding.factory import encoding_of
 from fedray.encoding.tables import FIXED_POINT_BITS
 from fedray.runtime import devices
@@ -43,6 +42,10 @@ from .work.work import DeviceWork, WorkOrder, WorkResult
 
 LONG_ENOUGH = 2.0
 """Seconds of measuring, after which a device's time is known well enough."""
+TOO_LARGE = (
+    "a model with one example needs more memory than its GPU has; use a smaller model, or evaluate "
+    "on CPUs (trainer_gpus=0)"
+)
 _T = TypeVar("_T")
 
 
@@ -92,13 +95,11 @@ class GroupTrainer:
         clip = order.clip or self._clipper.first
         start_D = self._placed(parameters)
         self._waiting.begin(order.round_index, clip.norm)
-        try:
+        with devices.device_errors(
+            "a group of devices needs more memory than its GPU has; set training.devices_at_once "
+            "to a smaller number"
+        ):
             groups = [self._train_group(order, group, start_D, clip) for group in order.groups]
-        except torch.OutOfMemoryError:
-            raise RunFailed(
-                "a group of devices needs more memory than its GPU has; set "
-                "training.devices_at_once to a smaller number"
-            ) from None
         total_P, clipped = self._waiting.finish()
         of_encoding = TrainReport(round_index=order.round_index, clipped_coordinates=clipped)
         return TrainReport.of(order.round_index, [*groups, of_encoding]), total_P
@@ -206,9 +207,10 @@ class LocalTrainer(GroupTrainer):
     def evaluate(self, parameters: Vector) -> Evaluation:
         """Returns the task's metrics of parameters [D] on held-out data."""
         _use_one_thread()
-        return evaluate(
-            self._task, self._examples, self._scenario.training, self._placed(parameters)
-        )
+        with devices.device_errors(TOO_LARGE):
+            return evaluate(
+                self._task, self._examples, self._scenario.training, self._placed(parameters)
+            )
 
     def measure_devices(
         self, parameters: Vector, device_ids: Ids, most_examples: int
@@ -224,9 +226,10 @@ class LocalTrainer(GroupTrainer):
         placed = self._placed(parameters)
         counts = np.minimum(self._examples.examples_on(device_ids), most_examples)
         has_examples = counts > 0
-        sums, device_ids, counts = _of_whole_devices(
-            measured, device_ids[has_examples], counts[has_examples]
-        )
+        with devices.device_errors(TOO_LARGE):
+            sums, device_ids, counts = _of_whole_devices(
+                measured, device_ids[has_examples], counts[has_examples]
+            )
         return DeviceMeasures(device_ids, counts, sums)
 
     def seconds_per_device(

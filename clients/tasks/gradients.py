@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from fedray.base.errors import ScenarioError
+from fedray.runtime.devices import is_about_the_device
 from .layout import Named
 from .task import Batch, Parameters, Task
 
@@ -34,6 +35,8 @@ def slopes_of(loss: Tensor, leaves: Sequence[Tensor]) -> tuple[Tensor, ...]:
     try:
         return torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
     except RuntimeError as error:
+        if is_about_the_device(error):
+            raise
         raise ScenarioError(
             f"training.task: its losses have no gradients ({error}); compute them from the "
             "parameters by differentiable operations"

@@ -23,6 +23,7 @@ from torch.func import functional_call, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fedray.base.errors import InputError, one_line
+from fedray.runtime.devices import is_about_the_device
 from fedray.wire.messages import Metric
 from ..data.source import DamagedExamples, ExampleSource, Field, Ids, Integers
 from ..python_file import called
@@ -387,6 +388,8 @@ class ModuleTask:
         try:
             return self._loss(outputs, targets)
         except (RuntimeError, IndexError, TypeError, ValueError) as error:
+            if is_about_the_device(error):
+                raise
             message = (
                 f"the loss does not take outputs {_described(outputs)} and targets "
                 f"{_described(targets)} ({one_line(str(error))}); {_remedy(outputs, targets)}"

@@ -2,6 +2,9 @@
 GPU."""
 
 import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -10,7 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedray.base.arrays import Numbers
-from fedray.base.errors import InputError
+from fedray.base.errors import InputError, RunFailed
+
+_NO_KERNEL = re.compile(r"(\S+) does not have a deterministic implementation")
+"""Words of torch about an operation whose result on a GPU depends on the order of additions."""
 
 
 def device_of(name: str, key: str) -> torch.device:
@@ -35,6 +41,60 @@ def device_of(name: str, key: str) -> torch.device:
     # TF32 keeps ten bits of each factor of a product.
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     return device
+
+
+@contextmanager
+def torch_restored() -> Iterator[None]:
+    """Within: torch may be set up for a run. Afterwards threads, determinism and TF32 are those of
+    the caller again."""
+    uses_lenient = torch.is_deterministic_algorithms_warn_only_enabled()
+    deterministic, threads = torch.are_deterministic_algorithms_enabled(), torch.get_num_threads()
+    settings: Any = torch.utils.deterministic
+    fills = settings.fill_uninitialized_memory
+    backends: tuple[Any, ...] = torch.backends.cuda.matmul, torch.backends.cudnn
+    tf32 = [each.allow_tf32 for each in backends]
+    benchmark = torch.backends.cudnn.benchmark
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(deterministic, warn_only=uses_lenient)
+        settings.fill_uninitialized_memory = fills
+        torch.set_num_threads(threads)
+        for each, allowed in zip(backends, tf32, strict=True):
+            each.allow_tf32 = allowed
+        torch.backends.cudnn.benchmark = benchmark
+
+
+def is_about_the_device(error: Exception) -> bool:
+    """Returns whether an error says that the device cannot do the work, not that the work is
+    wrong: its memory is full, or it has no kernel that is deterministic."""
+    return isinstance(error, torch.OutOfMemoryError) or bool(_NO_KERNEL.search(str(error)))
+
+
+@contextmanager
+def device_errors(full: str) -> Iterator[None]:
+    """Within: an error of `is_about_the_device` becomes one of fedray.
+
+    Args:
+        full: message if the memory is full.
+
+    Raises:
+        RunFailed: the memory is full.
+        InputError: an operation has no deterministic kernel.
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise RunFailed(full) from None
+    except RuntimeError as error:
+        found = _NO_KERNEL.search(str(error))
+        if found is None:
+            raise
+        raise InputError(
+            f"training.task: its operation {found[1]} has no deterministic kernel on a GPU; use "
+            "another layer (adaptive pooling, interpolation and reflection padding have none), or "
+            "train on CPUs (trainer_gpus=0)"
+        ) from None
 
 
 def kind_of_device(device: torch.device) -> str:

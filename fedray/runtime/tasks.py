@@ -2,6 +2,7 @@
 
 import itertools
 import logging
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -246,6 +247,8 @@ def _cluster_cpus() -> float:
 
 def _work(source: str, work: Callable[[_Job], _Done], job: _Job) -> _Done:
     check_source(source)
+    # Ray leaves GPUs visible to tasks that reserve none, and torch has not looked yet.
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
     with node_of_full_disk():
         return work(job)
 

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from fedray.base.errors import CheckpointError
 from fedray.encoding.device_noise import DeviceNoiseEncoding
 from fedray.encoding.factory import encoding_of
-from fedray.runtime.devices import device_of, kind_of_device
+from fedray.runtime import devices
 from fedray.scenario import Scenario
 from fedray.scenario.clipping import Clip
 from fedray.trace.checkpoints import prefixed, under
@@ -48,8 +48,8 @@ class ModelAggregator:
     """
 
     def __init__(self, scenario: Scenario, device: str = "cpu") -> None:
-        self._device = device_of(device, "aggregator_gpus")
-        self.device_kind = kind_of_device(self._device)
+        self._device = devices.device_of(device, "aggregator_gpus")
+        self.device_kind = devices.kind_of_device(self._device)
         self._scenario = scenario
         self._noise_multiplier = scenario.update_noise_multiplier
         self._estimator = estimator_of(scenario)
@@ -183,7 +183,7 @@ class ModelAggregator:
         optimizer = prefixed("optimizer.", self._optimizer.state())
         rule = prefixed("clip.", self._rule.state())
         # On the CPU this would be a view of an array that the next step changes.
-        parameters = self._parameters_D.cpu().numpy().copy()
+        parameters = devices.on_host(self._parameters_D).copy()
         older = {f"older.{version}": kept for version, kept in self._older.items()}
         return {
             "parameters": parameters,
@@ -215,4 +215,4 @@ class ModelAggregator:
 
     def _parameters(self) -> NDArray[np.float32]:
         # On the CPU this is a view of an array that the next step changes.
-        return self._parameters_D.cpu().numpy()
+        return devices.on_host(self._parameters_D)

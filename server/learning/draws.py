@@ -49,7 +49,7 @@ class OpenedSums:
 
     def fill(self, out_D: Tensor, round_index: int, level: int = 0) -> None:
         del round_index, level
-        out_D.copy_(torch.from_numpy(self._row_D))
+        out_D.copy_(torch.from_numpy(self._row_D).to(out_D.device))
 
 
 class NormalDraws:

@@ -17,9 +17,10 @@ it once, near the memory's bandwidth. tests/server/test_noise.py and tests/stati
 statistics and recurrences with mechanisms/reference.py.
 """
 
+import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from functools import cached_property
+from collections.abc import Callable
+from functools import cache, cached_property
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -29,10 +30,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedray.base.compiled import HAS_TORCH_FOLDER, TORCH_FOLDER, compiled_folder, njit
-from fedray.base.errors import InputError
+from fedray.base.errors import InputError, one_line
 from fedray.base.rng import Stream
 from fedray.mechanisms.recurrence import Buffers, Draws, Forest, Independent, Outputs, Restarting
 from fedray.mechanisms.strategy import Strategy
+from fedray.runtime import devices
 from .draws import VIRTUAL, NormalDraws, Rows
 
 R = TypeVar("R", bound=Restarting)
@@ -94,7 +96,7 @@ class NoiseStream(ABC, Generic[R]):
             )
         return {
             "next_round": np.array(self.next_round),
-            "buffers": self._state.cpu().numpy().copy(),
+            "buffers": devices.on_host(self._state).copy(),
         }
 
     def load(self, state: dict[str, NDArray]) -> None:
@@ -152,6 +154,38 @@ class BuffersNoise(NoiseStream[Buffers]):
     def _memory(self) -> int:
         return len(self._recurrence.theta)
 
+    @cached_property
+    def _weights(self) -> tuple[Tensor, Tensor]:
+        # Of the type of the state, so that the loops stay in float32. As tensors, so that one
+        # compiled function serves all settings: torch compiles a function only a few times.
+        given = self._recurrence.theta, self._recurrence.omega
+        theta, omega = torch.tensor(given, dtype=torch.float32, device=self._out.device)
+        return theta, omega
+
+    @cached_property
+    def _is_compiled(self) -> bool:
+        return self._can_compile()
+
+    def _can_compile(self) -> bool:
+        return self._out.device.type == "cuda" and compiles(str(self._out.device))
+
+    def state(self) -> dict[str, NDArray]:
+        # The last bits of the two differ. A CPU has one of them only.
+        step = {} if self._out.device.type == "cpu" else {"is_compiled": self._is_compiled}
+        return super().state() | {name: np.array(each) for name, each in step.items()}
+
+    def load(self, state: dict[str, NDArray]) -> None:
+        super().load(state)
+        if "is_compiled" not in state:
+            return
+        was_compiled = bool(state["is_compiled"])
+        if was_compiled and not self._can_compile():
+            raise InputError(
+                "the noise was computed by a compiled function, and torch cannot compile here; "
+                "resume where there is a C compiler, such as gcc"
+            )
+        self._is_compiled = was_compiled
+
     def _row(self, round_index: int, place: int) -> None:
         del place
         self._draws.fill(self._out, round_index)
@@ -159,24 +193,15 @@ class BuffersNoise(NoiseStream[Buffers]):
 
     def step(self) -> None:
         """Applies the recurrence to the draw in `_out`."""
-        weights = self._recurrence.theta, self._recurrence.omega
+        theta, omega = self._weights
         if self._out.device.type == "cpu":
-            # Weights have the type of the state, so that the loops stay in float32.
-            theta, omega = (np.array(each, np.float32) for each in weights)
             try:
-                _buffered_step(self._state.numpy(), self._out.numpy(), theta, omega)
+                _buffered_step(self._state.numpy(), self._out.numpy(), theta.numpy(), omega.numpy())
             except ValueError as error:  # of NUMBA_THREADING_LAYER
                 raise InputError(f"numba cannot start its threads: {error}") from None
         else:
-            self._fused(self._state, self._out, *weights)
-
-    @cached_property
-    def _fused(self) -> Callable[..., None]:
-        if not HAS_TORCH_FOLDER:
-            # It says which variable to set, since torch's own folder could be another user's.
-            compiled_folder("torch", TORCH_FOLDER)
-        # One kernel: every buffer is read and written once.
-        return torch.compile(buffered_step, dynamic=False)
+            step = compiled_step() if self._is_compiled else buffered_step
+            step(self._state, self._out, theta, omega)
 
 
 CHUNK = 4096
@@ -203,17 +228,51 @@ def _buffered_step(S, out, theta, omega):
                 s[i] = weight * s[i] + o[i]
 
 
-def buffered_step(
-    S_bD: Tensor, out_D: Tensor, theta: Sequence[float], omega: Sequence[float]
-) -> None:
+def buffered_step(S_bD: Tensor, out_D: Tensor, theta_b: Tensor, omega_b: Tensor) -> None:
     """Takes the step of the recurrence in a form that a compiler can fuse: elementwise over
     coordinates."""
     total_D = out_D
-    for buffer_D, weight in zip(S_bD, omega, strict=True):
+    for buffer_D, weight in zip(S_bD, omega_b, strict=True):
         total_D = total_D - weight * buffer_D
-    for buffer_D, weight in zip(S_bD, theta, strict=True):
+    for buffer_D, weight in zip(S_bD, theta_b, strict=True):
         buffer_D.copy_(weight * buffer_D + total_D)
     out_D.copy_(total_D)
+
+
+@cache
+def compiled_step() -> Callable[[Tensor, Tensor, Tensor, Tensor], None]:
+    """Returns `buffered_step` as one kernel, which reads and writes every buffer once.
+
+    Raises:
+        InputError: there is no private folder for compiled code.
+    """
+    if not HAS_TORCH_FOLDER:
+        # It says which variable to set, since torch's own folder could be another user's.
+        compiled_folder("torch", TORCH_FOLDER)
+    # It is compiled once for each number of buffers, and not for each length.
+    return torch.compile(buffered_step, dynamic=True)
+
+
+@cache
+def compiles(device: str) -> bool:
+    """Tries `compiled_step` on a device, and warns if torch cannot compile it, as without a C
+    compiler.
+
+    Raises:
+        InputError: there is no private folder for compiled code.
+    """
+    step = compiled_step()
+    try:
+        step(*(torch.ones(shape, device=device) for shape in ((2, 64), (64,), (2,), (2,))))
+    except Exception as error:  # torch's compilers have no common class of errors
+        why = one_line(str(error)) or type(error).__name__
+        warnings.warn(
+            f"torch cannot compile the noise ({why}), which then takes several times as long; "
+            "install a C compiler, such as gcc",
+            stacklevel=2,
+        )
+        return False
+    return True
 
 
 class _Ring(NoiseStream[R]):

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedray.runtime import devices
 from fedray.scenario import Scenario
 from fedray.scenario.training import ServerAdagrad, ServerAdam, ServerSGD, ServerYogi
 
@@ -44,7 +45,7 @@ class ServerOptimizer(ABC):
 
     def state(self) -> dict[str, NDArray]:
         """Returns named arrays from which `load` restores the optimiser."""
-        return {name: vector.cpu().numpy().copy() for name, vector in self._vectors.items()}
+        return {name: devices.on_host(vector).copy() for name, vector in self._vectors.items()}
 
     def load(self, state: dict[str, NDArray]) -> None:
         """Restores a state."""

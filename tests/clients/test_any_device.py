@@ -1,8 +1,4 @@
-"""The work of devices stays where the parameters are, shown on torch's device "meta", which has shapes and no numbers.
-
-Meta does not suffice: products and look-ups accept CPU tensors beside meta tensors. A dispatch mode therefore refuses every
-operation on a CPU tensor with one or more dimensions, except its creation from an array and a copy to the device.
-"""
+"""The work of devices stays where the parameters are, shown on torch's device "meta" (tests/clients/tasks/on_device.py)."""
 
 from pkgutil import resolve_name
 from typing import Any
@@ -11,9 +7,8 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from on_device import META, OnDevice
 from small_tasks import CASES, EXAMPLES, VECTORS, RandomExamples, made
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from fedray.clients.clipping import Clipper
 from fedray.clients.data.language import WORDS
@@ -31,7 +26,6 @@ from fedray.scenario.tasks import NextWordTask
 from fedray.scenario.training import FedAvg, FedProx, FedSGD
 from fedray.wire.messages import TrainOrder
 
-META = torch.device("meta")
 HELD = np.array([2, 6, 1, 5], np.int64)
 DEVICES = np.arange(HELD.size, dtype=np.uint64)
 ALL_CASES = {**CASES, "next_word": (NextWordTask(), {"tokens": Field((5,), "whole", WORDS + 1)})}
@@ -42,25 +36,6 @@ WORKS = {
     "fedprox": FedProx(batch_size=2, epochs=2),
     "fedsgd": FedSGD(),
 }
-
-
-class OnDevice(TorchDispatchMode):
-    """Refuses operations on CPU tensors with dimensions, other than copies to the device."""
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        del types
-        result = func(*args, **(kwargs or {}))
-        # Arrays become CPU tensors first.
-        if func is torch.ops.aten.lift_fresh.default:
-            return result
-        is_copy = func is torch.ops.aten._to_copy.default and result.device == META
-        parts = tree_leaves(result if is_copy else (args, kwargs, result))
-        for part in parts:
-            if isinstance(part, torch.Tensor) and part.dim() and part.device != META:
-                raise AssertionError(f"{func} on {part.device}, {list(part.shape)}")
-        return result
 
 
 SCENARIOS = {

@@ -5,6 +5,7 @@ Where no GPU is needed, one is made up: a trainer that was given a GPU's name co
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import torch
 from fedray.base.errors import CheckpointError, InputError, RunFailed
 from fedray.clients import workers
 from fedray.clients.clipping import Clipper
+from fedray.clients.tasks.module import ModuleTask
 from fedray.clients.trainer import LocalTrainer
 from fedray.encoding.factory import encoding_of
 from fedray.runs.learning import train
@@ -116,17 +118,126 @@ def test_a_gpu_computes_deterministically_and_without_tf32(monkeypatch) -> None:
         torch.use_deterministic_algorithms(False)
 
 
-def test_a_group_that_is_too_large_for_a_gpu_is_refused_in_one_line(
+def refuse(error: Exception) -> Callable[..., Any]:
+    def refused(*given: Any, **keys: Any) -> Any:
+        raise error
+
+    return refused
+
+
+FULL = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has ..")
+NO_KERNEL = RuntimeError(
+    "adaptive_avg_pool2d_backward_cuda does not have a deterministic implementation, but you set "
+    "'torch.use_deterministic_algorithms(True)'."
+)
+OPERATION = "^training.task: its operation adaptive_avg_pool2d_backward_cuda has no deterministic"
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "words"),
+    [
+        (FULL, RunFailed, "than its GPU has; set training.devices_at_once to a smaller number$"),
+        (NO_KERNEL, InputError, OPERATION),
+    ],
+)
+@pytest.mark.parametrize("place", ["forward", "backward", "loss of a module"])
+def test_a_device_that_cannot_do_the_work_is_named_in_one_line(
+    small, monkeypatch: pytest.MonkeyPatch, place: str, error: Exception, kind: Any, words: str
+) -> None:
+    """Not as a fault of the task, which `RuntimeError` is elsewhere."""
+    trainer = LocalTrainer(small("training.enabled=true", TASKS["next_word"]))
+    monkeypatch.setattr(devices, "native", lambda tensor: tensor)
+    task: Any = trainer._task
+    match place:
+        case "forward":
+            monkeypatch.setattr(task, "losses", refuse(error))
+        case "backward":
+            monkeypatch.setattr(torch.autograd, "grad", refuse(error))
+        case _:
+            module = ModuleTask(torch.nn.Linear(1, 1), None, refuse(error))
+            ones = torch.ones(1, 1)
+            monkeypatch.setattr(task, "losses", lambda *given: module._loss_value(ones, ones))
+    monkeypatch.setattr(task, "gradients", lambda *given: None, raising=False)
+    order = TrainOrder(0, [np.arange(3, dtype=np.uint64)])
+    with pytest.raises(kind, match=words):
+        trainer.train(order, trainer.initial_parameters())
+
+
+@pytest.mark.parametrize("room", [1, 3, 100])
+def test_an_evaluation_has_the_same_figures_however_few_examples_fit(
+    small, monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    trainer = LocalTrainer(small("training.enabled=true"))
+    start = trainer.initial_parameters()
+    whole = trainer.evaluate(start)
+    task: Any = trainer._task
+    measure, asked = task.measure, []
+
+    def full(parameters: Any, batch: Any) -> Any:
+        asked.append(next(iter(batch.values())).shape[1])
+        if asked[-1] > room:
+            raise FULL
+        return measure(parameters, batch)
+
+    monkeypatch.setattr(task, "measure", full)
+    parts = trainer.evaluate(start)
+    assert min(asked) <= room < max(asked)
+    # The room is looked for once.
+    assert sum(size > room for size in asked) <= 12
+    assert parts.data == whole.data
+    for name, found in whole.metrics.items():
+        assert parts.metrics[name].value == pytest.approx(found.value, rel=1e-6)
+        assert parts.metrics[name].standard_error == pytest.approx(found.standard_error, rel=1e-5)
+
+
+def test_a_model_that_is_too_large_to_evaluate_is_refused_in_one_line(
     small, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(order: Any) -> None:
-        raise torch.OutOfMemoryError
-
     trainer = LocalTrainer(small("training.enabled=true"))
-    monkeypatch.setattr(trainer._work, "compute", full)
-    order = TrainOrder(0, [np.arange(3, dtype=np.uint64)])
-    with pytest.raises(RunFailed, match="than its GPU has; set training.devices_at_once to a sma"):
-        trainer.train(order, trainer.initial_parameters())
+    start = trainer.initial_parameters()
+    monkeypatch.setattr(trainer._task, "measure", refuse(FULL))
+    held = np.arange(3, dtype=np.uint64)
+    for evaluated in (
+        lambda: trainer.evaluate(start),
+        lambda: trainer.measure_devices(start, held, 5),
+    ):
+        with pytest.raises(RunFailed, match="a model with one example needs more memory than its"):
+            evaluated()
+
+
+def test_a_training_leaves_torch_as_it_was(
+    trace: Trace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A notebook goes on with its own settings, also after a training that failed."""
+
+    def settings() -> tuple[Any, ...]:
+        return (
+            torch.are_deterministic_algorithms_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
+            torch.utils.deterministic.fill_uninitialized_memory,  # pyright: ignore[reportAttributeAccessIssue]
+            torch.backends.cuda.matmul.allow_tf32,
+            torch.backends.cudnn.allow_tf32,
+            torch.backends.cudnn.benchmark,
+            torch.get_num_threads(),
+        )
+
+    def set_up(name: str, key: str) -> torch.device:
+        real("cuda:0", key)
+        assert settings() != before
+        return torch.device("cpu")
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    for library in (torch.backends.cuda.matmul, torch.backends.cudnn):
+        monkeypatch.setattr(library, "allow_tf32", True)
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    real, before = devices.device_of, settings()
+    monkeypatch.setattr(devices, "device_of", set_up)
+    here = Placement(backend="in-process", checkpoint_seconds=0)
+    train(trace, None, here, tmp_path / "m")
+    assert settings() == before
+    with pytest.raises(KeyboardInterrupt):
+        train(trace, None, here, tmp_path / "n", interrupt)
+    assert settings() == before
 
 
 def test_a_group_on_a_gpu_is_not_bounded_by_the_cache_of_a_cpu(
@@ -171,6 +282,7 @@ import sys
 sys.modules["ray"] = None  # its import now fails
 import numpy as np
 from fedray import Placement, Scenario, simulate, train
+from fedray.clients.tasks.module import ModuleTask
 from fedray.clients.trainer import LocalTrainer
 from fedray.server.learning.aggregator import ModelAggregator
 from fedray.wire.messages import TrainOrder

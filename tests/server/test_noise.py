@@ -15,7 +15,6 @@ from fedray.base.errors import CheckpointError, InputError
 from fedray.base.rng import Stream, stream_generator
 from fedray.encoding.tables import FIXED_POINT_BITS
 from fedray.mechanisms import tree_nodes
-from fedray.mechanisms.named import named_mechanism
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.recurrence import Outputs, Recurrence
 from fedray.mechanisms.registry import (
@@ -24,7 +23,14 @@ from fedray.mechanisms.registry import (
 from fedray.mechanisms.strategy import Sensitivity, Strategy
 from fedray.server.learning.aggregator import ModelAggregator
 from fedray.server.learning.draws import BLOCK, VIRTUAL, NormalDraws
-from fedray.server.learning.noise import NoiseStream, buffered_step, noise_stream
+from fedray.server.learning.noise import (
+    BuffersNoise,
+    NoiseStream,
+    buffered_step,
+    compiled_step,
+    compiles,
+    noise_stream,
+)
 from fedray.wire.messages import TrainReport
 
 CPU = torch.device("cpu")
@@ -174,7 +180,7 @@ def test_the_step_that_a_gpu_compiles_is_the_one_that_a_cpu_takes() -> None:
     S, out = torch.zeros(2, 10_000), torch.empty(10_000)
     for t in range(20):
         NormalDraws(3, CPU).fill(out, t)
-        buffered_step(S, out, (0.95, 0.6), (0.2, 0.3))
+        buffered_step(S, out, torch.tensor([0.95, 0.6]), torch.tensor([0.2, 0.3]))
         torch.testing.assert_close(
             stream.next(), out, rtol=0, atol=1e-5
         )  # float32 sums in another order
@@ -321,12 +327,85 @@ def test_between_rounds_tree_noise_keeps_its_row_and_its_state_alone() -> None:
     assert sum(kept) == 50 + stream.state()["buffers"].size
 
 
+def test_twenty_settings_of_a_blt_share_one_compiled_function(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Torch compiles a function eight times and then no more. Any backend shows how often."""
+    compiled: list[int] = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        compiled.append(len(inputs))
+        return graph.forward
+
+    compile_with = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda *a, **k: compile_with(*a, **k, backend=backend))
+    compiled_step.cache_clear()
+    draws = np.random.default_rng(0)
+    try:
+        for dimension in range(50, 90, 2):
+            theta, omega = torch.tensor(draws.uniform(0.1, 0.9, (2, 3)), dtype=torch.float32)
+            S, out = torch.tensor(draws.normal(size=(4, dimension)), dtype=torch.float32).split(3)
+            states = [(S.clone(), out[0].clone()) for _ in range(2)]
+            compiled_step()(*states[0], theta, omega)
+            buffered_step(*states[1], theta, omega)
+            for found, expected in zip(*states, strict=True):
+                assert torch.equal(found, expected)
+    finally:
+        compiled_step.cache_clear()
+    assert len(compiled) == 1
+
+
+def test_without_a_c_compiler_noise_is_computed_plainly_and_one_line_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fails(*given: Any) -> None:
+        raise RuntimeError(
+            "Failed to find C compiler. Please specify via CC environment variable.\n"
+        )
+
+    monkeypatch.setattr("fedray.server.learning.noise.compiled_step", lambda: fails)
+    compiles.cache_clear()
+    try:
+        with pytest.warns(
+            UserWarning, match=r"^torch cannot compile the noise \(Failed to find C co"
+        ):
+            assert not compiles("cpu")
+        # Asked once in a process.
+        assert not compiles("cpu")
+    finally:
+        compiles.cache_clear()
+
+
+def test_a_stream_goes_on_as_it_began_compiled_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last bits of the two differ."""
+    monkeypatch.setattr(BuffersNoise, "_can_compile", lambda self: has_compiler)
+    monkeypatch.setattr(NormalDraws, "fill", lambda self, out_D, *given: out_D.normal_())
+    monkeypatch.setattr("fedray.runtime.devices.on_host", lambda tensor: np.zeros(tensor.shape))
+
+    def stream() -> Any:
+        return noise_stream(BLT_STREAM, 3, 17, torch.device("meta"), ROUNDS)
+
+    has_compiler = True
+    compiled = stream().state()
+    has_compiler = False
+    plain = stream().state()
+    assert (bool(compiled["is_compiled"]), bool(plain["is_compiled"])) == (True, False)
+    with pytest.raises(InputError, match="torch cannot compile here; resume where there is a C co"):
+        stream().load(compiled)
+    has_compiler = True
+    resumed = stream()
+    resumed.load(plain)
+    assert not resumed._is_compiled
+    resumed.load(compiled)
+    assert resumed._is_compiled
+
+
 def test_without_a_private_folder_nothing_is_compiled_by_torch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its own folder in /tmp has a name that another user can take first."""
     monkeypatch.setattr("fedray.server.learning.noise.HAS_TORCH_FOLDER", False)
     monkeypatch.setattr("fedray.base.compiled.can_write", lambda folder: False)
-    stream: Any = noise_stream(named_mechanism("blt-100"), 3, 8, CPU, 100)
+    compiled_step.cache_clear()
     with pytest.raises(InputError, match="set TORCHINDUCTOR_CACHE_DIR to a folder that only you"):
-        _ = stream._fused
+        compiled_step()
