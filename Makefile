@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-com
 # By all cores, where pip has one. Some packages have templates of files, which do not compile.
 COMPILE := $(BIN)/python -W ignore -m compileall -qq -j 0 .venv/lib || true
 
-.PHONY: diurnal help run test outside everything lowest check types fast bench bench-learning bench-gpu bench-peers bench-population bench-scale bench-audit bench-wheel canary faults peers reproduce trust gboard predict fits laws fuzz docs clean
+.PHONY: diurnal help run test outside everything lowest check types fast bench bench-learning gpu-check bench-peers bench-population bench-scale bench-audit bench-wheel canary faults peers reproduce trust gboard predict fits laws fuzz docs clean
 
 help:  ## What there is to make
 	@awk -F ':.*##' '/^[a-z-]+:.*##/ { printf "%-18s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,7 +50,7 @@ bench-learning: .venv/.tests  ## What training costs beside the devices' work: t
 	$(BIN)/python tests/benchmarks/bench_learning.py
 	$(BIN)/python tests/benchmarks/bench_uneven.py
 
-bench-gpu: .venv/.tests  ## Training and noise on a GPU, without Ray (a few minutes; needs torch's CUDA build)
+gpu-check: .venv/.tests  ## Is all well on this GPU? Speed, same bits, errors, as a table (five minutes; needs torch's CUDA build, no Ray)
 	$(BIN)/python tests/benchmarks/bench_gpu.py
 
 bench-population: .venv/.tests  ## Sizes, shards, the published pt-BR run, alternatives (half an hour)

@@ -46,7 +46,7 @@ ALIKE = (
     (("bench_mechanisms.py", "--small"), "gpu: "),
     (("bench_uneven.py", "zipf", "even", "--small", "--rounds", "1"), "one by one"),
     (("compare_optima.py", "--first", "1", "--steps", "5"), "largest excess of our loss"),
-    (("bench_gpu.py", "--device", "cpu", "--small", "--rounds", "1"), "noise: 1,000,000"),
+    (("bench_gpu.py", "--device", "cpu", "--small", "--rounds", "1"), "| noise: 1,000,000"),
     (("bench_ledger.py", "--charges", "50"), "summed"),
     (("bench_gpu.py",), "no GPU: torch sees no CUDA device here; `--device cpu` runs"),
     (("peers/limit.py", "mlp"), "per CPU s"),
@@ -69,11 +69,13 @@ def test_what_is_run_by_hand_in_one_process_still_runs() -> None:
     said = [json.loads(line).splitlines() for line in done.stdout.splitlines()]
     for lines, (command, last) in zip(said, ALIKE, strict=True):
         assert last in lines[-1], (command, lines, done.stderr)
-    _, _, optima, (head, lstm, cnn, _), *_ = said
+    _, _, optima, (head, _, *gpu), *_ = said
     assert float(optima[-1].partition("our loss ")[2].partition(";")[0]) < 1e-3
-    assert head.startswith("on cpu")
-    assert lstm.startswith("lstm: 15,050 parameters, 4 devices a round")
-    assert cnn.startswith("cnn: 1,626,442 parameters, 4 devices a round")
+    assert head.startswith("| on cpu")
+    assert gpu[0].startswith("| lstm: 15,050 parameters, 4 devices in groups of 16")
+    assert gpu[2].startswith("| cnn: 1,626,442 parameters, 4 devices in groups of")
+    # Everything that is to be the same is.
+    assert sum("| same bits | same bits |" in line for line in gpu) == 5
 
 
 @pytest.mark.outside
