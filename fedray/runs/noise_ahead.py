@@ -20,6 +20,9 @@ from fedray.wire.messages import TrainReport
 LEARNABLE, MOST_LOST, ABOVE = 1.0, 3.5, 45
 """Noise on a mean update, in clip norms, up to which models lost at most MOST_LOST points of
 accuracy to no noise, and beyond it up to ABOVE, on three data sets (docs/published.md)."""
+LEAST_SHARE = 100
+"""Factor by which a model is made smaller at most before another remedy is named instead."""
+NO_SIZE = "a model of about this size is not trainable so; lower privacy.noise_multiplier"
 ROUNDS = 200
 """Rounds over which errors are compared, as in the studies: later ones hardly change them."""
 
@@ -73,10 +76,10 @@ def told_ahead(ratio: float, parameters: int, scenario: Scenario) -> str:
     step = 10 ** max(0, math.floor(math.log10(needed)) - 1)
     larger, fewer = math.ceil(needed / step) * step, int(parameters / ratio**2)
     remedies = [f"raise rounds.report_goal to {larger:,}"] if larger < devices else []
-    if fewer:
+    if fewer * LEAST_SHARE >= parameters:
         remedies.append(f"train at most {counted(fewer, 'parameter')} instead of {parameters:,}")
     return (
         f"{text}; up to {LEARNABLE:g}, models lost at most {MOST_LOST} points of accuracy to no "
         f"noise in three studies, and beyond it up to {ABOVE}: "
-        f"{', or '.join(remedies or ['lower privacy.noise_multiplier'])}.{twin}"
+        f"{', or '.join(remedies) or NO_SIZE}.{twin}"
     )

@@ -595,6 +595,7 @@ def comparison_of(
     # Any run of a group will do: its seed changes neither settings nor epsilon.
     firsts = [next(iter(group.values())) for group in gathered]
     tables = [_settings(each) for each in firsts]
+    _name_tasks(tables, firsts)
     differing = _differing(tables)
     labels = names or _labels(tables, differing)
     first = opened[0]
@@ -635,21 +636,39 @@ def comparison_of(
 def _demand_comparable(first: TrainedRun, other: TrainedRun) -> None:
     for what, of in (
         ("trace", lambda run: run.trace_digest[:12]),
-        ("task", _task_of),
+        ("data", _data_of),
         ("metrics", lambda run: ", ".join(each.name + each.in_unit for each in run.task_metrics)),
     ):
         if of(first) != of(other):
             raise InputError(
                 f"{str(other.path)!r} has {what} {of(other)}, but {str(first.path)!r} has "
-                f"{of(first)}; compare runs of one trace, one task and the same metrics"
+                f"{of(first)}; compare runs of one trace, with the same data and metrics"
             )
 
 
-def _task_of(run: TrainedRun) -> str:
-    """Its kind; for a user's own task also its content."""
-    task = run.document["scenario"]["training"]["task"]
-    digest = task.get("sha256")
-    return task["kind"] if not digest else f"{task['kind']} {digest[:12]}"
+def _data_of(run: TrainedRun) -> str:
+    """Its table `data`, and what is held out, which may differ if a task brings its own."""
+    table = flat(run.document["scenario"]["data"], "")
+    settings = [f"{key} {value}" for key, value in table if f"data.{key}" not in FILE_KEYS]
+    held = run.document["evaluated"]["held_out_devices"]
+    return f"{', '.join(settings)} ({held:,} held-out devices)"
+
+
+def _name_tasks(tables: Sequence[dict[str, Any]], runs: Sequence[TrainedRun]) -> None:
+    """Replaces the digest of a user's task in the settings [R] of runs [R] by the name of its file,
+    with a part of the digest if files of one name differ."""
+    key = "training.task.sha256"
+    files = {
+        table[key]: Path(run.document["scenario"]["training"]["task"]["file"]).name
+        for table, run in zip(tables, runs, strict=True)
+        if key in table
+    }
+    names = list(files.values())
+    for table in tables:
+        if digest := table.pop(key, None):
+            name = files[digest]
+            is_only = names.count(name) == 1
+            table["training.task.file"] = name if is_only else f"{name} {digest[:8]}"
 
 
 def _gathered(runs: Sequence[TrainedRun]) -> list[dict[int, TrainedRun]]:

@@ -52,10 +52,10 @@ def test_correlated_noise_counts_by_what_the_server_makes_of_it(small) -> None:
 
 
 def test_too_much_noise_is_told_with_remedies_that_suffice(small, numbers_in) -> None:
-    """A goal of 40 with noise of 92 clip norms: 3,680 devices, or 1 / 92^2 of the parameters."""
-    told = told_ahead(92.0, 541_696, small("rounds.report_goal=40"))
+    """A goal of 40 with noise of 8 clip norms: 320 devices, or 1 / 8^2 of the parameters."""
+    told = told_ahead(8.0, 541_696, small("rounds.report_goal=40"))
     # Noise in clip norms; what models lost up to 1 and beyond, in points; goal, or parameters.
-    assert numbers_in(told) == [92, 1, 3.5, 45, 3700, 64, 541_696]
+    assert numbers_in(told) == [8, 1, 3.5, 45, 320, 8464, 541_696]
     assert numbers_in(told_ahead(1.0, 9, small())) == [1]
 
 
@@ -108,3 +108,12 @@ def test_run_and_train_tell_it_once_at_the_start(tmp_path: Path, fedray_command)
     trained = fedray.TrainedRun.open(tmp_path / "m")
     assert trained.warnings[0] == trained.document["noise_warning"] != ""
     assert sum("raise rounds.report_goal to" in each for each in trained.to_json()["notes"]) == 1
+
+
+def test_a_model_of_a_few_parameters_is_no_remedy(small) -> None:
+    """Of 541,696 parameters 64 would learn, which is no smaller model of the same kind."""
+    told = told_ahead(92.0, 541_696, small("rounds.report_goal=40"))
+    assert "parameters instead of" not in told
+    few = small("rounds.report_goal=40", "population.devices=100")
+    assert "not trainable so; lower privacy.noise_multiplier" in told_ahead(92.0, 541_696, few)
+    assert "train at most 54,168 parameters instead of" in told_ahead(3.1623, 541_696, few)

@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -598,7 +599,7 @@ def _other_trace(trace: Trace, trace_of: Callable, trained_of: Callable) -> Trai
     return trained_of("z", trace_of([[0, 3], [1], [2]], 4), {"accuracy": 0.4})
 
 
-def _other_task(trace: Trace, trace_of: Callable, trained_of: Callable) -> TrainedRun:
+def _other_data(trace: Trace, trace_of: Callable, trained_of: Callable) -> TrainedRun:
     overrides = ["data.kind=classes", "training.task.kind=logistic"]
     return trained_of("z", trace, {"accuracy": 0.4}, *overrides)
 
@@ -615,7 +616,10 @@ def _same_seed(trace: Trace, trace_of: Callable, trained_of: Callable) -> Traine
     ("make", "words"),
     [
         (_other_trace, r"z' has trace \w{12}, but .*a' has"),
-        (_other_task, "z' has task logistic, but .*a' has next_word"),
+        (
+            _other_data,
+            "z' has data kind classes, .*, but .*a' has kind language \\(5 .*; compare runs of",
+        ),
         (_other_metrics, r"z' has metrics loss \(.*, but .*a' has accuracy \("),
         (_same_seed, "z' has the settings and the seed 1 of .*a'.*leave one of them out"),
     ],
@@ -629,6 +633,42 @@ def test_runs_that_cannot_be_compared_are_refused_in_one_line(
         fedray.compare_runs([first, other])
     code, out, err = fedray_command("compare", str(first.path), str(other.path))
     assert (code, out, err.count("\n")) == (2, "", 1)
+
+
+@pytest.mark.parametrize(
+    ("files", "labels"),
+    [
+        (["wide.py", "deep.py"], ["blt, task file wide.py", "blt, task file deep.py"]),
+        # Two files of one name are told apart by their content.
+        (["old/net.py", "new/net.py"], [r"blt, task file net.py \w{8}"] * 2),
+    ],
+)
+def test_architectures_of_one_data_set_are_compared_by_the_names_of_their_files(
+    files: list[str], labels: list[str], trace, trained_of, tmp_path, fedray_command
+) -> None:
+    runs = []
+    for place, (name, final) in enumerate(zip(files, (0.5, 0.6), strict=True)):
+        file = tmp_path / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(f"WIDTH = {place}\n")
+        task = f"training.task={{kind='custom', file='{file}'}}"
+        for seed in (1, 2):
+            overrides = task, f"training.seed={seed}"
+            run = trained_of(f"{place}-{seed}", trace, {"accuracy": final}, *overrides)
+            # A trained run has the file.
+            (run.path / f"{sha256(file.read_bytes()).hexdigest()}.py").write_bytes(
+                file.read_bytes()
+            )
+            runs.append(run)
+    found = fedray.compare_runs(runs, trace)
+    for group, label in zip(found.groups, labels, strict=True):
+        assert re.fullmatch(label, group.label)
+    assert found.groups[0].label != found.groups[1].label
+    assert [group.seeds for group in found.groups] == [[1, 2], [1, 2]]
+    assert found.ranked[0] is found.groups[1]
+    code, out, _ = fedray_command("compare", *(str(run.path) for run in runs))
+    assert code == 0
+    assert Path(files[0]).name in out
 
 
 def test_bad_arguments_are_refused(trace, trace_of, trained_of, fedray_command, tmp_path) -> None:
