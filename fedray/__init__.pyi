@@ -89,6 +89,7 @@ from fedray.trace.reader import Trace as Trace
 from fedray.trace.several_tasks import TasksRun as TasksRun
 from fedray.trace.trained import TrainedRun as TrainedRun
 from fedray.wire.messages import DataProgress as DataProgress
+from fedray.wire.messages import Metric as Metric
 from fedray.wire.messages import RunProgress as RunProgress
 from fedray.wire.messages import TrainingEstimate as TrainingEstimate
 from fedray.wire.messages import TrainingProgress as TrainingProgress

@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, lru_cache
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,8 @@ Examples = tuple[Tensor, Tensor]
 """Inputs [B, ...] and targets [B, ...] of B examples."""
 GivenExamples = tuple[Tensor | NDArray, Tensor | NDArray]
 """Examples in the forms that a user's function may return."""
+Score = Tensor | tuple[Tensor, Tensor]
+"""Values [B] of examples, whose mean is a metric; or numerators and weights [B]."""
 DEVICES_REMEMBERED = 256
 _CPU = torch.device("cpu")
 
@@ -174,6 +177,8 @@ class ModuleTask:
         loss: mean loss, a scalar, of the outputs and targets of one device's batch.
         accuracy: accuracy [B] of outputs and targets; by default the share of correct classes.
         metrics: names and units of loss and accuracy.
+        further: more metrics, each with a function of outputs and targets that gives values [B], or
+            numerators and weights [B] of which the metric is the ratio of sums.
 
     alone: why devices train one at a time; empty if they train together. Known after `choose`.
     uneven: that the loss is not a mean over examples, in a sentence; empty if it seems one.
@@ -195,6 +200,7 @@ class ModuleTask:
             Metric("loss", "", "lower"),
             Metric("accuracy", "share of targets", "higher"),
         ),
+        further: Mapping[Metric, Callable[[Tensor, Tensor], Score]] = MappingProxyType({}),
     ) -> None:
         # Pretrained models come in evaluation mode.
         is_whole = not module.training
@@ -211,7 +217,13 @@ class ModuleTask:
         self._switched = [part for part in module.modules() if part.training]
         self._loss = loss
         self._accuracy = accuracy
-        self.metrics = metrics
+        self._further = dict(further)
+        self.metrics: tuple[Metric, ...] = *metrics, *further
+        self._names = [metric.name for metric in self.metrics]
+        if repeated_names := {each for each in self._names if self._names.count(each) > 1}:
+            raise InputError.of(
+                "further", ", ".join(sorted(repeated_names)), "names two metrics", "rename one"
+            )
         self.source = FunctionSource(examples) if callable(examples) else examples
         parameters = module.named_parameters()
         self._trained = {name: part for name, part in parameters if part.requires_grad}
@@ -320,6 +332,7 @@ class ModuleTask:
         inputs, targets = _pair(batch)
         losses: list[Tensor] = []
         accuracies: list[Tensor] = []
+        others: dict[str, list[tuple[Tensor, Tensor]]] = {each.name: [] for each in self._further}
         for g in range(len(inputs)):
             self._prepare(parameters)
             own = _of_device(parameters, g)
@@ -332,11 +345,15 @@ class ModuleTask:
                 of_examples = [self._loss_value(output, target) for output, target in pairs]
             losses.append(torch.stack(of_examples))
             accuracies.append(self._accuracy(outputs, targets[g]))
+            for metric, score in self._further.items():
+                others[metric.name].append(_weighted(metric, score(outputs, targets[g])))
         weights = torch.ones(inputs.shape[:2], device=inputs.device)
-        loss, accuracy = (metric.name for metric in self.metrics)
+        loss, accuracy, *_ = self._names
+        found = {name: zip(*scores, strict=True) for name, scores in others.items()}
         return {
             loss: (torch.stack(losses), weights),
             accuracy: (torch.stack(accuracies).view_as(weights), weights),
+            **{name: tuple(map(torch.stack, parts)) for name, parts in found.items()},
         }
 
     @contextmanager
@@ -395,6 +412,19 @@ class ModuleTask:
                 f"{_described(targets)} ({one_line(str(error))}); {_remedy(outputs, targets)}"
             )
             raise InputError(message).with_traceback(error.__traceback__) from None
+
+
+def _weighted(metric: Metric, score: Score) -> tuple[Tensor, Tensor]:
+    """Returns numerators and weights [B] of the examples of a metric. Raises InputError."""
+    numerators, weights = score if isinstance(score, tuple) else (score, torch.ones_like(score))
+    if numerators.ndim != 1 or numerators.shape != weights.shape:
+        raise InputError.of(
+            "further",
+            metric.name,
+            f"gave {_described(numerators)} and weights {_described(weights)}",
+            "give a value for each example, [B], or two such tensors",
+        )
+    return numerators, weights
 
 
 def _why(error: Exception) -> str:

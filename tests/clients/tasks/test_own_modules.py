@@ -5,6 +5,7 @@ import math
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import own_modules
@@ -15,6 +16,8 @@ from torch import nn
 
 import fedray
 from fedray.base.errors import InputError, ScenarioError
+from fedray.clients.data.source import FIRST_HELD_OUT
+from fedray.clients.evaluation import evaluate
 from fedray.clients.tasks.custom import CustomTask
 from fedray.clients.tasks.gradients import gradients_of
 from fedray.clients.tasks.module import FunctionSource, ModuleTask, is_correct
@@ -26,7 +29,7 @@ from fedray.runs.simulation import simulate
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
 from fedray.scenario.tasks import CustomTask as CustomTable
-from fedray.scenario.training import FedAvg
+from fedray.scenario.training import FedAvg, Training
 from fedray.trace.reader import Trace
 from fedray.wire.messages import Progress, TrainOrder
 
@@ -378,3 +381,68 @@ def test_a_clip_norm_that_is_far_off_has_the_mean_norm_beside_it(
     )
     norm = run.document["mean_norm"]
     assert run.clipping.endswith(f"only; try a higher one near their mean norm {norm:.2g} too.")
+
+
+def top3(scores: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return (scores.topk(3, dim=1).indices == targets[:, None]).any(dim=1).float()
+
+
+def entropy(scores: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """A ratio: of examples whose target is not class 0."""
+    del targets
+    chances = scores.softmax(dim=1)
+    return -(chances * chances.log()).sum(dim=1), (scores.argmax(dim=1) != 0).float()
+
+
+FURTHER = {
+    fedray.Metric("top3", "share of targets", "higher"): top3,
+    fedray.Metric("entropy", "nats", "lower"): entropy,
+}
+
+
+def classes(device: int) -> tuple[np.ndarray, np.ndarray]:
+    draws = np.random.default_rng(device)
+    count = 3 + device % 5
+    return draws.standard_normal((count, 6), np.float32), draws.integers(0, 5, count)
+
+
+def test_any_number_of_metrics_are_those_of_plain_torch_on_the_same_examples() -> None:
+    torch.manual_seed(0)
+    module = nn.Linear(6, 5)
+    source: Any = FunctionSource(classes)
+    task = ModuleTask(module, source, nn.functional.cross_entropy, further=FURTHER)
+    found = evaluate(task, source, Training(evaluation_devices=30), task.initial_parameters())
+    examples = [classes(int(FIRST_HELD_OUT) + device) for device in range(30)]
+    inputs, targets = (
+        torch.from_numpy(np.concatenate(part)) for part in zip(*examples, strict=True)
+    )
+    with torch.no_grad():
+        scores = module(inputs)
+    numerators, weights = entropy(scores, targets)
+    expected = {
+        "loss": nn.functional.cross_entropy(scores, targets),
+        "accuracy": (scores.argmax(dim=1) == targets).float().mean(),
+        "top3": top3(scores, targets).mean(),
+        # Numerators are added up as they are given.
+        "entropy": numerators.sum() / weights.sum(),
+    }
+    assert list(found.metrics) == list(expected)
+    for name, value in expected.items():
+        assert found.metrics[name].value == pytest.approx(float(value), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("further", "words"),
+    [
+        ({fedray.Metric("loss", "", "lower"): top3}, "^further='loss' names two metrics; rename one"),
+        (
+            {fedray.Metric("mean", "", "lower"): lambda scores, targets: scores.mean()},
+            r"^further='mean' gave float32 \[\] and weights float32 \[\]; give a value for each exam",
+        ),
+    ],
+)
+def test_a_metric_that_cannot_be_one_is_refused(further: Any, words: str) -> None:
+    source: Any = FunctionSource(classes)
+    with pytest.raises(fedray.InputError, match=words):
+        task = ModuleTask(nn.Linear(6, 5), source, nn.functional.cross_entropy, further=further)
+        evaluate(task, source, Training(evaluation_devices=3), task.initial_parameters())
