@@ -16,11 +16,11 @@ import numpy as np
 from fedray.audit.members import are_members
 from fedray.audit.noise import DeviceNoise, Noise, changed_rounds, most_changed, released
 from fedray.audit.participation import Patterns
-from fedray.audit.rules import DAY, ROUND_TIMES, Rule, are_periods_kept, rules_of
+from fedray.audit.rules import ROUND_TIMES, Rule, are_periods_kept, rules_of
 from fedray.audit.schedule import following_rounds
 from fedray.audit.sensitivity import TraceSensitivity
 from fedray.audit.waits import waits_between
-from fedray.audit.zones import zone_hours_of
+from fedray.audit.zones import DAY, zone_hours_of
 from fedray.base.arrays import Float64Array, Int64Array
 from fedray.base.document import Document, InJson, Key, Keys, NotInJson
 from fedray.base.rounding import counted, down, shown_min_sep
@@ -87,6 +87,16 @@ class Period(NamedTuple):
         if self.seconds:
             return begins + self.seconds
         return (np.floor((begins + self.offset) / DAY) + 1.0) * DAY - self.offset
+
+
+class ClaimedPeriods(NamedTuple):
+    """A claimed limit of a log on participations within a period."""
+
+    text: str
+    """The limit in words."""
+    zones: Sequence[tuple[Period, ...]]
+    """The limit for the devices of each time zone; empty if the log does not show that it was
+    kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,16 +350,18 @@ def enforced_limits(
     scenario: Scenario | None,
     claimed_timer_hours: float | None,
     patterns: Patterns,
+    claimed_periods: ClaimedPeriods | None = None,
 ) -> Limits:
     """Returns the limits of the rules in force, at the recorded times of the rounds.
 
     A simulated trace has the rules in its scenario. A log has none; if it has times, a claimed
-    timer is taken as enforced, and the result says so. A rule that a device of the trace broke
-    ensures nothing. Whether a guarantee may rest on the limits is decided later too: not for a log,
-    for noise that was not added, or for more rounds than recorded (`auditing.py`).
+    timer or limit within periods is taken as enforced, and the result says so. A rule that a device
+    of the trace broke ensures nothing. Whether a guarantee may rest on the limits is decided later
+    too: not for a log, for noise that was not added, or for more rounds than recorded
+    (`auditing.py`).
     """
     if isinstance(trace, ImportedTrace):
-        limits = _limits_of_log(trace, claimed_timer_hours, patterns)
+        limits = _limits_of_log(trace, claimed_timer_hours, patterns, claimed_periods)
     else:
         assert scenario is not None
         # An abandoned attempt released nothing and is not a round: it has no row of C, and its
@@ -605,36 +617,49 @@ def _limits_of_uploads(scenario: Scenario, opened: Float64Array) -> Limits:
     return Limits(tightest(following, most), reason, assumptions)
 
 
-def _limits_of_log(trace: ImportedTrace, timer: float | None, patterns: Patterns) -> Limits:
+def _limits_of_log(
+    trace: ImportedTrace,
+    timer: float | None,
+    patterns: Patterns,
+    periods: ClaimedPeriods | None,
+) -> Limits:
     # A timer of 0 h limits nothing.
-    if not timer:
+    if not timer and periods is None:
         return Limits(
             None, "the log does not say which rules were in force; a claim may name a timer"
         )
+    rule = "a timer" if timer else "a limit within a period"
     times, waits = round_times(trace), waits_between(trace, patterns)
     if times is None or waits is None:
         return Limits(
             None,
-            "a timer says nothing about rounds unless the times of the rounds are known; import "
+            f"{rule} says nothing about rounds unless the times of the rounds are known; import "
             "the log with its times",
         )
-    # A claimed timer that the log contradicts would give limits that the trace breaks.
+    # A claimed rule that the log contradicts would give limits that the trace breaks.
     least = min((float(seconds.min(initial=math.inf)) for seconds, _, _ in waits), default=math.inf)
-    if least < 3600.0 * timer:
+    if timer and least < 3600.0 * timer:
         return Limits(
             None,
             f"the claimed timer of {timer:g} h was not kept: a device came back "
             f"{down(least / 3600.0)} h later",
         )
+    if periods is not None and not periods.zones:
+        return Limits(None, f"the claimed limit of {periods.text} was not kept")
+    zones = [()] if periods is None else periods.zones
+    in_zones = [allowed(*times, 3600.0 * (timer or 0.0), periods=each) for each in zones]
+    named = [f"timer of {timer:g} h"] if timer else []
+    named += [f"limit of {periods.text}"] if periods is not None else []
+    rules = " and the claimed ".join(named)
     return Limits(
-        allowed(*times, 3600.0 * timer),
-        f"it follows from the claimed timer of {timer:g} h and the recorded times of the rounds",
+        loosest(in_zones),
+        f"it follows from the claimed {rules} and the recorded times of the rounds",
         (
-            f"Every device kept the claimed timer of {timer:g} h. The log cannot show what was "
-            "enforced.",
+            f"Every device kept the claimed {rules}. The log cannot show what was enforced.",
             "No participation in a round came before the first or after the last time that is "
             "recorded of that round.",
         ),
+        is_outer=any(each.most > 1 for zone in zones for each in zone) or len(set(in_zones)) > 1,
     )
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedray.audit.waits import is_first_of_upload
-from fedray.audit.zones import zone_hours_on
+from fedray.audit.zones import DAY, zone_hours_on
 from fedray.base.arrays import BoolArray, Float64Array, Int64Array, UInt64Array
 from fedray.base.document import Document
 from fedray.base.rounding import counted
@@ -31,8 +31,6 @@ from fedray.wire.messages import Outcome
 
 ROUND_TIMES = ", and the times at which rounds started"
 """End of the names of rules whose limits rest on these times."""
-DAY = 86_400.0
-"""Length of a calendar day, seconds."""
 LOST = "devices may lose their history"
 WRONG_TIMERS = "some devices ignore it or have wrong clocks"
 _RESET = {

@@ -7,6 +7,8 @@ from fedray.audit.members import first_words
 from fedray.base.arrays import Float64Array, Int64Array, UInt64Array
 from fedray.scenario import Scenario
 
+DAY = 86_400.0
+"""Length of a calendar day, seconds."""
 _DEVICE, _DEVICE_CLASS = 1, 80
 """Numbers of the streams of these draws. Streams are part of every trace, so they never change."""
 
