@@ -647,7 +647,10 @@ def _limits_of_log(
     if periods is not None and not periods.zones:
         return Limits(None, f"the claimed limit of {periods.text} was not kept")
     zones = [()] if periods is None else periods.zones
-    in_zones = [allowed(*times, 3600.0 * (timer or 0.0), periods=each) for each in zones]
+    # A time that is rounded up may belong to the day before.
+    earliest = times[0] if periods is None else times[0] - trace.time_step
+    seconds = 3600.0 * (timer or 0.0)
+    in_zones = [allowed(earliest, times[1], seconds, periods=each) for each in zones]
     named = [f"timer of {timer:g} h"] if timer else []
     named += [f"limit of {periods.text}"] if periods is not None else []
     rules = " and the claimed ".join(named)

@@ -214,6 +214,15 @@ def test_a_hold_file_is_read_as_it_was_written(tmp_path: Path, suffix: str, by) 
     assert found.first.tolist() == hold.first.tolist()
 
 
+def test_a_list_may_be_empty(tmp_path: Path) -> None:
+    (tmp_path / "hold.csv").write_text("device_id,first_round\n")
+    hold = scenario(tmp_path, {"hold": "hold.csv"}).participation.hold
+    assert hold is not None
+    assert hold.devices.device_ids.size == 0
+    found = read_hold(tmp_path / "hold.csv")
+    assert (list(found.device_ids), found.first.size) == ([], 0)
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
