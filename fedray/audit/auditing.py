@@ -17,6 +17,7 @@ from fedray.audit.filtered import Exclusions, exclusions_of, filtered
 from fedray.audit.findings import PRIVACY_STATEMENTS, ROUNDED, Finding, Verdict, broken_noise
 from fedray.audit.guarantees import (
     REPEATED,
+    ClaimedPeriods,
     Guarantee,
     Limits,
     enforced_limits,
@@ -55,6 +56,7 @@ from fedray.audit.sampled import sampled
 from fedray.audit.sensitivity import trace_sensitivity
 from fedray.audit.so_far import bounds_under
 from fedray.audit.statements.keep_days import KeepDaysStatement
+from fedray.audit.statements.most_per_period import kept_periods
 from fedray.audit.statements.statement import Subject
 from fedray.base.errors import InputError, ScenarioError, TraceCorrupt
 from fedray.encoding.tables import DeviceNoiseTable
@@ -437,7 +439,12 @@ def _limits(subject: _Subject) -> tuple[Limits, Limits]:
     """Returns the limits of the rules and of the claim, which no mechanism changes."""
     claim, patterns = subject.claim, subject.patterns
     timer_hours = None if claim is None else claim.timer_hours
-    enforced = enforced_limits(subject.trace, subject.scenario, timer_hours, patterns)
+    period = None if claim is None else claim.most_per_period
+    claimed = None
+    # A run has rules of its own.
+    if period is not None and subject.log is not None:
+        claimed = ClaimedPeriods(period.text, kept_periods(period, subject.checked))
+    enforced = enforced_limits(subject.trace, subject.scenario, timer_hours, patterns, claimed)
     if claim is None:
         return enforced, Limits(None, "nothing is claimed")
     if patterns.min_sep == 0:

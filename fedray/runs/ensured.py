@@ -25,6 +25,7 @@ from fedray.audit.so_far import bounds_under
 from fedray.audit.statements.most_per_period import MostPerPeriod
 from fedray.audit.statements.noise import check_noise, check_trust
 from fedray.audit.statements.statement import Subject
+from fedray.audit.zones import DAY
 from fedray.base.errors import InputError
 from fedray.base.rounding import down, fine, given, given_delta, up
 from fedray.mechanisms.accounting.accountants import epsilon_of
@@ -188,7 +189,11 @@ class _Rules:
         return self._is_once or hours >= claimed, down(hours)
 
     def most_per_period(self, claimed: MostPerPeriod) -> tuple[bool, str]:
-        most = self._most_within(3600.0 * claimed.hours)
+        most = (
+            self._most_on_day
+            if claimed.hours is None
+            else self._most_within(3600.0 * claimed.hours)
+        )
         found = claimed.model_copy(update={"participations": most})
         return most <= claimed.participations, found.text
 
@@ -226,10 +231,30 @@ class _Rules:
     def _kept_rules(self) -> list[Rule]:
         return [each for each in rules_of(self.scenario.participation) if not each.unkept]
 
+    @property
+    def _most_on_day(self) -> int:
+        """Largest number of participations of a device on a local day."""
+        limits = [each.most_within for each in self._kept_rules if each.is_local_day]
+        # A calendar day is one of the windows of 24 hours.
+        return min([self._most_within(DAY), *limits])
+
+    def _most_by_periods(self, seconds: float) -> float:
+        """Returns the largest number of participations with less than `seconds` between the first
+        and the last that rules on periods permit; infinity without such rules."""
+        found = [math.inf]
+        for each in self._kept_rules:
+            if each.is_local_day:
+                # So long a time touches one calendar day more than it has whole days.
+                found.append(each.most_within * (math.ceil(seconds / DAY) + 1))
+            elif each.most_within:
+                found.append(each.most_within * math.ceil(seconds / each.within_seconds))
+        return min(found)
+
     def _most_within(self, seconds: float) -> int:
         """Returns the largest number of participations of a device with less than `seconds` between
         the first and the last."""
-        rounds, most = self.scenario.rounds, self.permitted.max_participations
+        rounds = self.scenario.rounds
+        most = int(min(self.permitted.max_participations, self._most_by_periods(seconds)))
         apart = max((each.seconds for each in self._kept_rules), default=0.0)
         uploads = rounds.uploads
         if uploads is None:

@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 
 from fedray.audit.claims import Claim
-from fedray.base.arrays import Float64Array
+from fedray.audit.statements.most_per_period import MostPerPeriod
+from fedray.audit.zones import DAY, zone_hours_on
+from fedray.base.arrays import BoolArray, Float64Array, UInt64Array
 from fedray.base.rounding import counted, down, up
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.running import DeviceRounds, with_room
@@ -47,6 +49,7 @@ class ClaimGuard:
             self._most = k if self._most is None else min(self._most, k)
             # A single participation has no separation.
             self._min_sep = max(self._min_sep, worst.min_sep if k > 1 else 1)
+        self._scenario = scenario
         self._rounds = 0
         self._devices = DeviceRounds()
         self._columns = [np.zeros(1) for _ in range(4)]
@@ -79,6 +82,19 @@ class ClaimGuard:
         times = np.full(check_ins.size, started) if self._selects_together else check_ins
         rounds = np.full(check_ins.size, float(self._rounds))
         return [rounds, times, check_ins, settlement.report_times[is_accepted]]
+
+    def _are_within(
+        self,
+        period: MostPerPeriod,
+        device_ids: UInt64Array,
+        first: Float64Array,
+        last: Float64Array,
+    ) -> BoolArray:
+        """Returns whether two participations of devices [B] lie in one period."""
+        if period.hours is not None:
+            return last - first < 3600.0 * period.hours
+        offsets = 3600.0 * zone_hours_on(self._scenario, device_ids)
+        return np.floor((first + offsets) / DAY) == np.floor((last + offsets) / DAY)
 
     def _breaches(self, settlement: Settlement, started: float) -> Iterator[str]:
         claim, ids = self._claim, settlement.accepted_device_ids
@@ -118,7 +134,7 @@ class ClaimGuard:
                 for one in np.flatnonzero(is_short)[:1]:
                     yield f"device {ids[whose[one]]} came back after {down(float(waits[one]))} h"
             if period is not None and step == period.participations:
-                is_within = new[1][whose] - times < 3600.0 * period.hours
+                is_within = self._are_within(period, ids[whose], times, new[1][whose])
                 for one in np.flatnonzero(is_within)[:1]:
                     yield f"device {ids[whose[one]]} took part {period.text} before"
         if claim.frontier is not None:

@@ -2,41 +2,66 @@
 
 The time of a participation is the start of its round; in a buffered round it is the device's
 check-in, with stored uploads the check-in of the upload, and in a log the first recorded time.
-Participations are within a period if less than the period lies between the first and the last.
+Participations are within a number of hours if less than that lies between the first and the last.
+Local days are the calendar days of the device, whose time zone is fixed: that of the scenario. Logs
+do not record it, so all zones are tried, and the fullest day counts.
 """
 
-from collections.abc import Iterator
-from typing import Annotated, ClassVar
+from collections.abc import Callable, Iterator
+from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from fedray.audit.findings import Finding, Verdict, verdict_of
+from fedray.audit.guarantees import Period
 from fedray.audit.participation import CHUNK
 from fedray.audit.statements.statement import MOST_EVIDENCE, Breaches, Statement, Subject
 from fedray.audit.waits import Times, times_of
-from fedray.base.arrays import Int64Array
+from fedray.audit.zones import DAY, zone_hours_on
+from fedray.base.arrays import Float64Array, Int64Array
 from fedray.base.errors import InputError
 from fedray.base.rounding import counted
 from fedray.base.table import Positive, Table
+from fedray.scenario import Scenario
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
 
+ALL_ZONES = np.arange(-12.0, 14.25, 0.25)
+"""Time zones of devices whose own is unknown, hours from UTC."""
+
 
 class MostPerPeriod(Table):
-    """Largest number of participations of a device within a number of hours."""
+    """Largest number of participations of a device within a number of hours, or on a local day."""
 
     refusal: ClassVar[type[InputError]] = InputError
 
     participations: Annotated[int, Field(ge=1)]
     """Largest number of participations of a device within the period."""
-    hours: Positive
+    hours: Positive | None = None
     """Length of the period, hours."""
+    period: Literal["local_day"] | None = None
+    """"local_day": the periods are the calendar days of the device, in place of hours."""
+
+    @model_validator(mode="after")
+    def _has_one_period(self) -> Self:
+        if (self.hours is None) == (self.period is None):
+            raise ValueError(
+                "most_per_period needs either hours or period='local_day'; give one of the two"
+            )
+        return self
 
     @property
     def text(self) -> str:
         """The limit in words."""
+        if self.hours is None:
+            return f"{self.participations:,} on a local day"
         return f"{self.participations:,} within {self.hours:g} h"
+
+    @property
+    def key_text(self) -> str:
+        """The key of the period with its value, as in a file."""
+        return 'period = "local_day"' if self.hours is None else f"hours = {self.hours!r}"
 
 
 class MostPerPeriodStatement(Statement):
@@ -53,9 +78,10 @@ class MostPerPeriodStatement(Statement):
                 claimed=claimed.text,
                 explanation="the log was imported without times, so no period can be checked",
             )
+        lengths = _lengths_of(claimed, subject)
         most, broken, worst = 1, 0, list[tuple[int, int, tuple[int, ...]]]()
         for times in parts:
-            counts = _counts_within(times, _seconds(claimed, subject))
+            counts = _counts_within(times, lengths(times))
             most = max(most, int(counts.max(initial=1)))
             places = _fullest(times, counts, claimed)
             broken += places.size
@@ -74,7 +100,7 @@ class MostPerPeriodStatement(Statement):
             verdict=verdict_of(not broken),
             claimed=claimed.text,
             found=found.text,
-            should_say=f"{self.key} = {{ participations = {most}, hours = {claimed.hours!r} }}",
+            should_say=f"{self.key} = {{ participations = {most}, {claimed.key_text} }}",
             explanation=text,
             broken_by=broken,
             evidence=tuple(
@@ -84,8 +110,9 @@ class MostPerPeriodStatement(Statement):
         )
 
     def breaches(self, claimed: MostPerPeriod, subject: Subject) -> Iterator[Breaches]:
+        lengths = _lengths_of(claimed, subject)
         for times in times_of(subject.trace, subject.patterns) or ():
-            counts = _counts_within(times, _seconds(claimed, subject))
+            counts = _counts_within(times, lengths(times))
             places = _fullest(times, counts, claimed)
             for start in range(0, places.size, CHUNK):
                 chosen = places[start : start + CHUNK]
@@ -98,10 +125,59 @@ class MostPerPeriodStatement(Statement):
         return ""
 
 
-def _seconds(claimed: MostPerPeriod, subject: Subject) -> float:
+def kept_periods(claimed: MostPerPeriod, subject: Subject) -> list[tuple[Period, ...]]:
+    """Returns the claimed limit of a log for the devices of each time zone, for `enforced_limits`;
+    empty if the log breaks it or does not show it."""
+    trace = subject.trace
+    finding = MostPerPeriodStatement().check(claimed, subject)
+    if not isinstance(trace, ImportedTrace) or finding.verdict is not Verdict.HOLDS:
+        return []
+    if claimed.hours is not None:
+        return [(Period(claimed.participations, 3600.0 * claimed.hours),)]
+    origin = _origin(trace)
+    return [
+        (Period(claimed.participations, offset=origin + 3600.0 * hours),)
+        for hours in ALL_ZONES.tolist()
+    ]
+
+
+def _origin(trace: ImportedTrace) -> float:
+    """Returns the time of the day, UTC, at which the times of a log begin, seconds."""
+    recorded = trace.run["times"]
+    assert recorded is not None
+    return recorded["origin"] % DAY
+
+
+def _lengths_of(claimed: MostPerPeriod, subject: Subject) -> Callable[[Times], Float64Array]:
+    """Returns a function of participations [A] that returns the length of the longest period that
+    begins with each, seconds [A]."""
+    trace = subject.trace
     # Rounded times of a log may be a step closer than the true ones.
-    step = subject.trace.time_step if isinstance(subject.trace, ImportedTrace) else 0.0
-    return 3600.0 * claimed.hours + step
+    step = trace.time_step if isinstance(trace, ImportedTrace) else 0.0
+    if claimed.hours is not None:
+        seconds = 3600.0 * claimed.hours + step
+        return lambda times: np.full(times.seconds.size, seconds)
+    if isinstance(trace, ImportedTrace):
+        origin = _origin(trace)
+
+        def until_any_midnight(times: Times) -> Float64Array:
+            # A time that is rounded down may belong to the day that begins within the step.
+            latest = origin + times.seconds + step
+            longest = np.zeros(latest.size)
+            for hours in ALL_ZONES:
+                np.maximum(longest, _until_midnight(latest, 3600.0 * hours), out=longest)
+            return longest + 2.0 * step
+
+        return until_any_midnight
+    scenario = Scenario.from_tables(trace.scenario, directory=trace.path, is_recorded=True)
+    return lambda times: _until_midnight(
+        times.seconds, 3600.0 * zone_hours_on(scenario, times.device_ids)
+    )
+
+
+def _until_midnight(seconds: Float64Array, offsets: Float64Array | float) -> Float64Array:
+    """Returns the time from each moment [A] to the next local midnight, seconds [A]."""
+    return DAY - (seconds + offsets) % DAY
 
 
 def _fullest(times: Times, counts: Int64Array, claimed: MostPerPeriod) -> Int64Array:
@@ -114,15 +190,15 @@ def _fullest(times: Times, counts: Int64Array, claimed: MostPerPeriod) -> Int64A
     return beyond[first]
 
 
-def _counts_within(times: Times, seconds: float) -> Int64Array:
+def _counts_within(times: Times, lengths: Float64Array) -> Int64Array:
     """Returns the number of participations of the same device in the period that begins with each
-    participation [A]; one that is `seconds` later is outside."""
+    participation [A] and has a length [A]; one that is as much later is outside."""
     size = times.seconds.size
     counts, rows = np.ones(size, np.int64), np.arange(size)
     for ahead in range(1, size):
         rows = rows[rows + ahead < size]
         is_within = times.device_ids[rows] == times.device_ids[rows + ahead]
-        is_within &= times.seconds[rows + ahead] - times.seconds[rows] < seconds
+        is_within &= times.seconds[rows + ahead] - times.seconds[rows] < lengths[rows]
         # If the next participation is too late, so are all later ones.
         rows = rows[is_within]
         if not rows.size:
