@@ -15,13 +15,17 @@ from fedray.base.arrays import Float64Array, Int64Array
 from fedray.base.errors import InputError
 from fedray.base.threads import in_order
 from .couplings import Couplings
+from .earliest_rounds import EarliestRounds
 from .future import Barred, Future, Window
+from .open_nodes import OpenNodes, trees_of
+from .past_groups import Group, Part
+from .recent_rounds import RecentRounds
 from .sensitivity import ROUNDING
 from .strategy import Strategy
 
 __all__ = ["Continued", "Future", "PastPatterns", "Window", "largest_continued"]
 
-EARLIEST = "earliest rounds are the worst (Gram entries fall with rounds, gaps do not shrink)"
+EARLIEST = "earliest rounds are the worst (Gram entries fall with rounds, and gaps do not shrink)"
 MAJORANT = "earliest rounds and least gaps under a majorant of the Gram entries (upper bound)"
 
 
@@ -59,15 +63,6 @@ class Continued:
     """Sensitivity of `past` and `future`, which is at most `value`."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """Past patterns with the squares of their sensitivities over R rounds."""
-
-    places: Int64Array
-    rounds: Int64Array
-    squares: Float64Array
-
-
 def largest_continued(
     strategy: Strategy,
     pasts: Iterable[PastPatterns],
@@ -93,25 +88,87 @@ def largest_continued(
     """
     _check(future, scales)
     couplings = Couplings(strategy, future.released, future.rounds, scales)
-    searches = [_Earliest(couplings, rules, future.first) for rules in future.rules]
+    searches = [_Search(strategy, couplings, rules) for rules in future.rules]
 
-    def prepared(past: PastPatterns) -> _Part:
+    def prepared(past: PastPatterns) -> tuple[PastPatterns, Float64Array]:
         if past.rounds.size and past.rounds.max() >= future.released:
             raise InputError(
                 f"pasts: a device took part in round {past.rounds.max()}, which is not among the "
                 f"released={future.released} rounds; cut patterns after the last released round"
             )
-        found = couplings.sensitivities.of(past.rounds)
-        return _Part(past.places, past.rounds, found.values**2)
+        return past, couplings.sensitivities.of(past.rounds).values ** 2
 
-    newcomer = _Part(np.array([-1]), np.empty((1, 0), np.int64), np.zeros(1))
     for search in searches:
-        search.add(newcomer)
-    for part in in_order(prepared, pasts):
-        for search in searches:
-            search.add(part)
+        search.add(_Newcomer.places, _Newcomer.rounds, np.zeros(1), None)
+    for past, squares in in_order(prepared, pasts):
+        if past.places.size:
+            first = None if future.first is None else future.first[past.places]
+            for search in searches:
+                search.add(past.places, past.rounds, squares, first)
     found = [search.result() for search in searches]
-    return max(found, key=lambda each: each.value)
+    return max(found, key=lambda each: (each.value, each.is_exact))
+
+
+class _Newcomer:
+    """A device without a past."""
+
+    places = np.array([-1])
+    rounds = np.empty((1, 0), np.int64)
+
+
+class _Search:
+    """The largest sensitivity under one set of rules: by earliest rounds where these are the worst,
+    by a dynamic program if its states are few, else a bound."""
+
+    def __init__(self, strategy: Strategy, couplings: Couplings, rules: Barred) -> None:
+        self._rules = rules
+        self._sensitivities = couplings.sensitivities
+        self._earliest: EarliestRounds | None = None
+        self._program: RecentRounds | OpenNodes | None = None
+        trees = None if couplings.is_scaled else trees_of(strategy, rules.rounds)
+        if trees is not None and OpenNodes.can(rules):
+            self._program = OpenNodes(trees, rules)
+            return
+        self._earliest = EarliestRounds(couplings, rules)
+        if not (couplings.falls and rules.has_growing_gaps):
+            bands = strategy.diagonals(rules.rounds)
+            self._program = RecentRounds(couplings.sensitivities, bands, rules)
+
+    def add(
+        self,
+        places: Int64Array,
+        rounds: Int64Array,
+        squares: Float64Array,
+        first: Int64Array | None,
+    ) -> None:
+        """Takes devices [Q] with equally many participations."""
+        part = Part(places, rounds, squares, self._rules.entries(rounds, first))
+        for each in (self._earliest, self._program):
+            if each is not None:
+                each.add(part)
+
+    def result(self) -> Continued:
+        """Returns the largest sensitivity of the devices taken."""
+        found = None
+        if self._earliest is not None:
+            upper, reached = self._earliest.best()
+            found = self._attained(upper, *reached, EARLIEST)
+            found = found if found.is_exact else replace(found, theorem=MAJORANT)
+        if self._program is not None and (found is None or not found.is_exact):
+            best = self._program.best()
+            if best is not None:
+                return self._attained(*best)
+        assert found is not None
+        return found
+
+    def _attained(self, upper: float, group: Group, later: list[int], theorem: str) -> Continued:
+        """Returns a bound on the square as a result, exact if a pattern attains it."""
+        later_rounds = tuple(later)
+        found = self._sensitivities.of(np.array([group.past + later_rounds], np.int64))
+        reached, value = float(found.values[0]), upper**0.5
+        is_exact = bool(found.is_exact[0]) and value <= reached * (1 + ROUNDING)
+        value = reached if is_exact else max(value, reached)
+        return Continued(value, is_exact, theorem, group.place, group.past, later_rounds, reached)
 
 
 def _check(future: Future, scales: Float64Array | None) -> None:
@@ -126,86 +183,3 @@ def _check(future: Future, scales: Float64Array | None) -> None:
         raise InputError("scales: released rounds have noise of scale 1; let it grow later")
     if not ((scales >= 1.0).all() and (np.diff(scales) >= 0).all()):
         raise InputError("scales: noise must not fall from round to round; sort the scales")
-
-
-class _Earliest:
-    """Bound by the earliest continuation, with the least gaps; exact if these go together."""
-
-    def __init__(self, couplings: Couplings, rules: Barred, first: Int64Array | None) -> None:
-        self._couplings = couplings
-        self._rules = rules
-        self._first = first
-        self._futures: dict[tuple[int, int | None], Int64Array] = {}
-        self._squares: dict[tuple[int, int | None], float] = {}
-        self._rows: dict[tuple[int, int | None], Float64Array] = {}
-        self._upper = -1.0
-        self._best = Continued(-1.0, False, "", -1, (), (), -1.0)
-
-    def add(self, part: _Part) -> None:
-        """Takes devices with equally many participations."""
-        rules = self._rules
-        if not part.places.size:
-            return
-        first = self._first[part.places] if self._first is not None and part.rounds.size else None
-        entries = rules.entries(part.rounds, first)
-        distinct, group = np.unique(entries, return_inverse=True)
-        left = rules.left(part.rounds.shape[1])
-        self._rows = {key: row for key, row in self._rows.items() if key[1] == left}
-        squares = np.array([self._square(entry, left) for entry in distinct.tolist()])
-        uppers = part.squares + squares[group]
-        if part.rounds.size:
-            rows = np.stack([self._row(entry, left) for entry in distinct.tolist()])
-            for column in part.rounds.T:
-                uppers += 2.0 * rows[group, column]
-        place = int(uppers.argmax())
-        self._upper = max(self._upper, float(uppers[place]))
-        past = tuple(part.rounds[place].tolist())
-        later = tuple(rules.earliest(past, int(entries[place])))
-        reached = self._couplings.sensitivities.of(np.array([past + later], np.int64))
-        value = float(reached.values[0])
-        if value > self._best.reached:
-            is_exact = bool(reached.is_exact[0])
-            at = int(part.places[place])
-            self._best = Continued(value, is_exact, EARLIEST, at, past, later, value)
-
-    def result(self) -> Continued:
-        """Returns the largest value so far."""
-        best, upper = self._best, self._upper**0.5
-        # A bound that some pattern attains is exact, whatever led to it.
-        if best.is_exact and upper <= best.value * (1 + ROUNDING):
-            return best
-        value = max(upper, best.value)
-        return replace(best, value=value, is_exact=False, theorem=MAJORANT)
-
-    def _later(self, entry: int, left: int | None) -> Int64Array:
-        key = entry, left
-        if key not in self._futures:
-            found = self._rules.earliest((), entry) if left != 0 else []
-            self._futures[key] = np.array(found[:left], np.int64)
-        return self._futures[key]
-
-    def _square(self, entry: int, left: int | None) -> float:
-        """Bounds the square of the future from its first allowed round on."""
-        key = entry, left
-        if key not in self._squares:
-            later = self._later(entry, left)
-            lags = self._rules.least_lags
-            square = 0.0
-            for place, at in enumerate(later.tolist()):
-                # Any continuation has its rounds no earlier and no closer than these.
-                following = at + lags[: later.size - place]
-                entries = self._couplings.of_future(np.full_like(following, at), following)
-                square += 2.0 * float(entries.sum()) - float(entries[0])
-            self._squares[key] = square
-        return self._squares[key]
-
-    def _row(self, entry: int, left: int | None) -> Float64Array:
-        """Bounds the sum of the entries of each released round with the future, [r]."""
-        key = entry, left
-        if key not in self._rows:
-            past = np.arange(self._rules.released)
-            row = np.zeros(past.size)
-            for at in self._later(entry, left).tolist():
-                row += self._couplings.of_past(past, np.array(at))
-            self._rows[key] = row
-        return self._rows[key]
