@@ -20,13 +20,15 @@ from .future import Barred, Future, Window
 from .open_nodes import OpenNodes, trees_of
 from .past_groups import Group, Part
 from .recent_rounds import RecentRounds
-from .sensitivity import ROUNDING
+from .sensitivity import ROUNDING, PatternSensitivities
 from .strategy import Strategy
 
-__all__ = ["Continued", "Future", "PastPatterns", "Window", "largest_continued"]
+__all__ = ["Continued", "Future", "PastPatterns", "Window", "largest_continued", "least_growth"]
 
 EARLIEST = "earliest rounds are the worst (Gram entries fall with rounds, and gaps do not shrink)"
 MAJORANT = "earliest rounds and least gaps under a majorant of the Gram entries (upper bound)"
+LEAST_STEP, COARSE_STEP = 1e-9, 1e-3
+"""Relative steps in which the noise grows, if patterns attain the sensitivity and if not."""
 
 
 class PastPatterns(Protocol):
@@ -169,6 +171,60 @@ class _Search:
         is_exact = bool(found.is_exact[0]) and value <= reached * (1 + ROUNDING)
         value = reached if is_exact else max(value, reached)
         return Continued(value, is_exact, theorem, group.place, group.past, later_rounds, reached)
+
+
+def least_growth(
+    strategy: Strategy, pasts: Iterable[PastPatterns], future: Future, limit: float
+) -> tuple[float, Continued] | None:
+    """Returns the least factor on the noise of all rows from round r on that keeps a sensitivity,
+    relative to the noise so far, and the largest sensitivity with it.
+
+    The factor is least up to LEAST_STEP if `is_exact`; else a smaller one may suffice. The returned
+    sensitivity is at most the limit in any case.
+
+    Args:
+        strategy: the strategy C.
+        pasts: patterns of the released rounds; iterated over several times.
+        future: the rules from now on.
+        limit: largest sensitivity, at clip norm 1.
+
+    Returns:
+        None if the released rows have spent the limit already.
+
+    Raises:
+        InputError, SensitivityUnknown: raised by `largest_continued`.
+    """
+    r = future.released
+    found = largest_continued(strategy, pasts, future)
+    if found.value <= limit:
+        return 1.0, found
+    spent = largest_continued(strategy, pasts, Future(r, r, np.arange(1, r + 1))) if r else None
+    if spent is not None and spent.value >= limit:
+        return None
+    of_released = PatternSensitivities(strategy, r) if r else None
+    too_little, enough = 1.0, None
+    factor = 1.0
+    while enough is None or enough[0] > too_little * (1 + COARSE_STEP):
+        # The square of a pattern is A + B / factor^2, with A from the released rows, so a pattern
+        # above the limit says by which factor at least the noise must grow.
+        past = np.array([found.past], np.int64)
+        sunk = float(of_released.of(past).values[0]) ** 2 if of_released is not None else 0.0
+        fresh = (found.reached**2 - sunk) * factor**2
+        wanted = (max(0.0, fresh) / (limit**2 - sunk)) ** 0.5 * (1 + LEAST_STEP)
+        is_certain = wanted > too_little * (1 + LEAST_STEP)
+        if not is_certain:
+            # Only the bound is above the limit, and no pattern is known that is.
+            wanted = too_little * 2.0 if enough is None else (too_little * enough[0]) ** 0.5
+        factor = wanted
+        scales = np.where(np.arange(future.rounds) < r, 1.0, factor)
+        found = largest_continued(strategy, pasts, future, scales)
+        if found.value > limit:
+            too_little = factor
+        elif is_certain:
+            return factor, found
+        else:
+            enough = factor, found
+    return enough
 
 
 def _check(future: Future, scales: Float64Array | None) -> None:

@@ -76,7 +76,7 @@ class Couplings:
         self.sensitivities = PatternSensitivities(strategy, rounds, G=G)
         """Sensitivities of whole patterns, at most constant noise."""
         self.falls = isinstance(strategy, ToeplitzStrategy) and strategy.is_non_increasing(rounds)
-        """Whether H = G, so that nothing is lost."""
+        """Whether G itself falls."""
         self.is_scaled = scales is not None
         """Whether noise grows."""
         self._strategy, self._rounds, self._G = strategy, rounds, G
@@ -106,8 +106,6 @@ class Couplings:
 
     def of_past(self, past: Int64Array, later: Int64Array) -> Float64Array:
         """Returns H elementwise for released rounds and future ones, of shapes that broadcast."""
-        if self.falls:
-            return self._entries(past, later)
         if self._past is None:
             self._majorise()
         assert self._past is not None
@@ -115,12 +113,11 @@ class Couplings:
 
     def of_future(self, earlier: Int64Array, later: Int64Array) -> Float64Array:
         """Returns H elementwise for two future rounds, earlier <= later."""
-        if self.falls:
-            return self._entries(earlier, later)
         if self._majorant is None:
             self._majorise()
         assert self._majorant is not None
         return self._majorant[earlier - self._released, later - self._released]
 
-    def _entries(self, earlier: Int64Array, later: Int64Array) -> Float64Array:
-        return self.sensitivities.entries(*np.broadcast_arrays(earlier, later))
+    def entries(self, earlier: Int64Array, later: Int64Array) -> Float64Array:
+        """Returns |G| elementwise, earlier <= later, of shapes that broadcast."""
+        return np.abs(self.sensitivities.entries(*np.broadcast_arrays(earlier, later)))

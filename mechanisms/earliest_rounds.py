@@ -4,7 +4,8 @@ Let x be the earliest continuation of a device, L_q the least difference between
 any device and its q-th next, and H >= |G| falling (`Couplings`). The s-th and t-th future round of
 any continuation are no earlier than x_s and x_t, and at least L_(t-s) apart, so their entry is at
 most H(x_s, x_s + L_(t-s)); that of a past round p and the t-th future one is at most H(p, x_t). If
-G falls and the least gap never shrinks, x attains all of these bounds at once.
+G falls and the least gap never shrinks, x attains all of these bounds at once. If all rounds are
+allowed, |G| takes the place of H, since x then has every pair of rounds of any continuation.
 """
 
 import numpy as np
@@ -21,6 +22,10 @@ class EarliestRounds:
     def __init__(self, couplings: Couplings, rules: Barred) -> None:
         self._couplings = couplings
         self._rules = rules
+        # If every round is allowed, the continuation in all of them has the terms of any other.
+        is_own = couplings.falls or rules.allows_all
+        self._of_past = couplings.entries if is_own else couplings.of_past
+        self._of_future = couplings.entries if is_own else couplings.of_future
         self._futures: dict[tuple[int, int | None], Int64Array] = {}
         self._squares: dict[tuple[int, int | None], float] = {}
         self._rows: dict[tuple[int, int | None], Float64Array] = {}
@@ -74,8 +79,10 @@ class EarliestRounds:
             square = 0.0
             for place, at in enumerate(later.tolist()):
                 # Any continuation has its rounds no earlier and no closer than these.
-                following = at + lags[: later.size - place]
-                entries = self._couplings.of_future(np.full_like(following, at), following)
+                following = later[place:]
+                if not self._rules.has_growing_gaps:
+                    following = at + lags[: later.size - place]
+                entries = self._of_future(np.full_like(following, at), following)
                 square += 2.0 * float(entries.sum()) - float(entries[0])
             self._squares[key] = square
         return self._squares[key]
@@ -87,6 +94,6 @@ class EarliestRounds:
             past = np.arange(self._rules.released)
             row = np.zeros(past.size)
             for at in self._later(entry, left).tolist():
-                row += self._couplings.of_past(past, np.array(at))
+                row += self._of_past(past, np.array(at))
             self._rows[key] = row
         return self._rows[key]

@@ -77,7 +77,7 @@ class RecentRounds:
     def best(self) -> tuple[float, Group, list[int], str] | None:
         """Returns the largest square, the device that attains it, its continuation, and the
         theorem; None if there are too many states."""
-        if not self._is_short or self._groups.is_full or MOST_STATES == 0:
+        if not self._is_short or self._groups.is_full:
             return None
         groups = list(self._groups)
         entering = self._entering(groups)
