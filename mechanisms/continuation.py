@@ -86,7 +86,7 @@ def largest_continued(
     Raises:
         InputError: the strategy has fewer rounds than planned, a pattern has a round that is not
             released, or the noise may not grow in this way.
-        SensitivityUnknown: no bound is computed for so many rounds.
+        SensitivityUnknown: the run has too many rounds for the bound.
     """
     _check(future, scales)
     couplings = Couplings(strategy, future.released, future.rounds, scales)

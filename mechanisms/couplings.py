@@ -66,7 +66,7 @@ class Couplings:
 
     Raises:
         InputError: the strategy has fewer rounds, or does not admit growing noise.
-        SensitivityUnknown: the majorant of so many rounds would not fit into memory.
+        SensitivityUnknown: the majorant would not fit into memory.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Couplings:
         strategy, rounds = self._strategy, self._rounds
         if rounds > GRAM_TABLE_ROUNDS:
             raise SensitivityUnknown(
-                f"rounds={rounds}: the bound for what devices may still do with this "
+                f"rounds={rounds}: the bound on continued patterns under this "
                 f"{strategy.kind} strategy takes at most {GRAM_TABLE_ROUNDS:,} rounds; plan fewer, "
                 "or use a mechanism with non-increasing coefficients"
             )

@@ -2,7 +2,7 @@
 
 Let x be the earliest continuation of a device, L_q the least difference between a future round of
 any device and its q-th next, and H >= |G| falling (`Couplings`). The s-th and t-th future round of
-any continuation are no earlier than x_s and x_t, and at least L_(t-s) apart, so their entry is at
+any continuation come no earlier than x_s and x_t, and at least L_(t-s) apart, so their entry is at
 most H(x_s, x_s + L_(t-s)); that of a past round p and the t-th future one is at most H(p, x_t). If
 G falls and the least gap never shrinks, x attains all of these bounds at once. If all rounds are
 allowed, |G| takes the place of H, since x then has every pair of rounds of any continuation.

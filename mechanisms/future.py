@@ -3,7 +3,7 @@
 All rules have one form: the q-th last participation of a device, in round x, bars the rounds before
 `barred[q - 1, x]`. A separation or a timer has q = 1, and at most m participations in a window have
 q = m. Every row of `barred` is non-decreasing, so the earliest allowed rounds, taken one after the
-other, are no later than those of any other allowed continuation, one by one.
+other, come no later than the rounds of any other allowed continuation, one by one.
 """
 
 from collections.abc import Sequence
@@ -129,7 +129,7 @@ class Future:
             separation: least difference between the numbers of two rounds of a device.
             most: largest number of participations of a device.
             windows: pairs (length in seconds, largest number of participations within it).
-            first: as in the class.
+            first: first round in which each past device may take part again; None if at once.
         """
         latest = earliest if latest is None else latest
         n = earliest.size
@@ -141,7 +141,7 @@ class Future:
             in_time = np.searchsorted(until, since + timer_seconds, side="left")
             following = np.maximum(following, in_time)
         limits = tuple(Window.of_seconds(earliest, latest, *each) for each in windows)
-        # Nobody returns after the last round.
+        # No device returns after the last round.
         following = np.where(rounds + 1 >= n, n, following) if n else following
         return cls(released, n, following, most, limits, first)
 

@@ -57,7 +57,7 @@ class _Waiting:
 
     bound: float
     group: Group
-    """Its key is the first allowed round, the participations left, and those of the past below each
+    """Its key is the first allowed round, the participations left, and past ones below each
     open node."""
 
 

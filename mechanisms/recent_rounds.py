@@ -1,5 +1,5 @@
 """Dynamic program over the continuations of banded strategies. Its state is the recent rounds of a
-device: those within reach of the bands, and those that bar later rounds.
+device: rounds within reach of the bands, and rounds that bar later ones.
 
 V_t(s, l) = max(V_(t+1)(s, l), G[t, t] + 2 sum over x in s of G[x, t] + V_(t+1)(s + t, l - 1)), with
 the second term only if s allows round t and l >= 1 participations are left. It is exact for G >= 0.
@@ -80,8 +80,11 @@ class RecentRounds:
         if not self._is_short or self._groups.is_full:
             return None
         groups = list(self._groups)
-        entering = self._entering(groups)
-        steps = self._forward(entering)
+        self._recent = [group.key[2:] for group in groups]
+        self._places: dict[int, list[int]] = {}
+        for place, group in enumerate(groups):
+            self._places.setdefault(group.key[0], []).append(place)
+        steps = self._forward()
         if steps is None:
             return None
         # Without a binding cap the number of participations left does not matter.
@@ -92,7 +95,7 @@ class RecentRounds:
             return None
         columns = lefts if has_cap else np.zeros_like(lefts)
         squares = np.array([group.square for group in groups])
-        self._backward(steps, width, has_cap, groups, columns, squares)
+        self._backward(steps, width, has_cap, columns, squares)
         place = int(squares.argmax())
         later = self._followed(steps, width, groups[place], int(columns[place]))
         return float(squares[place]), groups[place], later, self.theorem
@@ -108,27 +111,18 @@ class RecentRounds:
                 is_far &= self._reach[q - 1, column] <= at
             column[is_far] = -1
 
-    def _entering(self, groups: list[Group]) -> dict[int, list[int]]:
-        entering: dict[int, list[int]] = {}
-        for place, group in enumerate(groups):
-            if group.key[0] < self._rules.rounds:
-                entering.setdefault(group.key[0], []).append(place)
-        self._places = entering
-        self._states: dict[int, Int64Array] = {}
-        self._recent = [group.key[2:] for group in groups]
-        return entering
-
-    def _forward(self, entering: dict[int, list[int]]) -> list[_Step] | None:
+    def _forward(self) -> list[_Step] | None:
         """Finds the states that occur before each round from r on, and their transitions."""
         r, n = self._rules.released, self._rules.rounds
         states = np.empty((0, 1), np.int64)
         steps: list[_Step] = []
         total = 0
+        self._states: dict[int, Int64Array] = {}
         kept = np.empty(0, np.int64)
         for t in range(r, n):
             # Devices enter when they may take part again.
             old = len(states)
-            states = _widened(states, [self._recent[place] for place in entering.get(t, [])])
+            states = _widened(states, [self._recent[place] for place in self._places.get(t, [])])
             first, rank = ranks(states)
             if t > r:
                 steps[-1].skipped = rank[: steps[-1].skipped.size]
@@ -179,12 +173,10 @@ class RecentRounds:
         steps: list[_Step],
         width: int,
         has_cap: bool,
-        groups: list[Group],
         columns: Int64Array,
         squares: Float64Array,
     ) -> None:
         """Adds the largest gain to the square of each group, and notes all best decisions."""
-        del groups
         values = np.zeros((1, width))
         for t in range(self._rules.rounds - 1, self._rules.released - 1, -1):
             step = steps[t - self._rules.released]
@@ -225,8 +217,8 @@ class RecentRounds:
 
 
 def _widened(states: Int64Array, rows: list[tuple[int, ...]]) -> Int64Array:
-    """Returns states [S, K] with more rows, aligned at their last rounds, in as many columns as
-    needed."""
+    """Returns states [S, K] with more rows, aligned at their last rounds, in enough
+    columns."""
     width = max([states.shape[1], *map(len, rows)])
     found = np.full((len(states) + len(rows), width), -1)
     found[: len(states), width - states.shape[1] :] = states
@@ -238,5 +230,5 @@ def _widened(states: Int64Array, rows: list[tuple[int, ...]]) -> Int64Array:
 
 def _first_used(states: Int64Array) -> int:
     """Returns the first column of states [S, K] that has a round, at most the last column."""
-    is_used = (states >= 0).any(axis=0)
-    return min(int(is_used.argmax()) if is_used.any() else len(is_used), len(is_used) - 1)
+    used = np.flatnonzero((states >= 0).any(axis=0))
+    return int(used[0]) if used.size else states.shape[1] - 1

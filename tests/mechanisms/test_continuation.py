@@ -42,7 +42,7 @@ def groups(pasts: list[tuple[int, ...]]) -> list[Group]:
 
 def random_setting(rng: np.random.Generator) -> tuple[list[tuple[int, ...]], Future]:
     """Pasts that may have broken rules, and rules in rounds, hours, windows and local days."""
-    n = int(rng.integers(6, 13))
+    n = int(rng.integers(6, 15))
     released = int(rng.integers(0, n))
     gaps = rng.choice([1.0, 2.0, 3.0, 10.0], n)
     starts = np.cumsum(gaps) * HOUR
