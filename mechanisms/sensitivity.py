@@ -107,14 +107,22 @@ class PatternSensitivities:
         strategy: the strategy C.
         rounds: n, number of rounds of the run.
         most_rounds: largest argument of later `grow` calls; None if there will be none.
+        G: Gram matrix [n, n] to use instead of C'C, such as `scaled_gram`; None for C'C.
     """
 
-    def __init__(self, strategy: "Strategy", rounds: int, most_rounds: int | None = None) -> None:
+    def __init__(
+        self,
+        strategy: "Strategy",
+        rounds: int,
+        most_rounds: int | None = None,
+        G: Float64Array | None = None,
+    ) -> None:
         strategy.check_rounds(rounds)
         self._strategy = strategy
         self._rounds = rounds
         self._most_rounds = most_rounds
-        self._table: GramTable | None = None
+        self._table = None if G is None else GramTable.of_matrix(G)
+        self._is_given = G is not None
         self._looked_up = self._asked = 0
 
     def grow(self, rounds: int) -> None:
@@ -145,7 +153,7 @@ class PatternSensitivities:
                 f"rounds-1={self._rounds - 1}; sort them"
             )
         squares = None
-        if weights is None and not self._is_quick_by_table(patterns):
+        if weights is None and not self._is_given and not self._is_quick_by_table(patterns):
             squares = self._strategy.pattern_squares(patterns, self._rounds)
         if squares is not None:
             squared, is_exact = squares, np.ones(len(patterns), np.bool_)
@@ -216,7 +224,7 @@ class PatternSensitivities:
     def _one(self, pattern: Int64Array, weights: Float64Array | None) -> tuple[float, bool]:
         """Computes (squared sensitivity, is_exact) of one pattern [c], in O(c) memory."""
         # The sum over columns takes n steps instead of c^2, but knows neither weights nor signs.
-        if pattern.size > SUMMED_FROM and weights is None:
+        if pattern.size > SUMMED_FROM and weights is None and not self._is_given:
             summed = self._strategy.pattern_square(pattern, self._rounds)
             if summed is not None:
                 return summed, True
@@ -345,6 +353,8 @@ class PatternSensitivities:
         """Returns G[first, second] elementwise, for first <= second."""
         # A table pays off only after more entries than one pattern needs.
         self._looked_up += first.size
+        if self._is_given and self._table is not None:
+            return self._table.entries(first, second)
         is_too_early = self._table is None and self._looked_up <= self._rounds
         if self._rounds > GRAM_TABLE_ROUNDS or is_too_early:
             return self._strategy.gram_entries(first, second, self._rounds)

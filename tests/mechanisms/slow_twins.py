@@ -10,6 +10,7 @@ from decimal import MAX_EMAX, MIN_EMIN, Decimal, localcontext
 import numpy as np
 
 from fedray.base.arrays import Float64Array
+from fedray.mechanisms.continuation import Future
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.reference import noise_map
 from fedray.mechanisms.strategy import Strategy
@@ -46,6 +47,55 @@ def patterns_of(participation: MinSep) -> Iterator[tuple[int, ...]]:
             end = first + 1 if is_bound else participation.rounds
             later = range(first, min(end, participation.rounds))
             stack.extend((*pattern, each) for each in later)
+
+
+def largest_continued(
+    strategy: Strategy,
+    pasts: list[tuple[int, ...]],
+    future: Future,
+    scales: Float64Array | None = None,
+) -> float:
+    """Returns the largest sensitivity of any pattern, or of none, and any of its allowed continuations; with |G| where
+    entries are negative. By enumeration, so only for a dozen rounds."""
+    C = strategy.definition(future.rounds)
+    if scales is not None:
+        C = C / scales[:, None]
+    G = np.abs(C.T @ C)
+    first = [0] * len(pasts) if future.first is None else future.first.tolist()
+    return max(
+        float(G[np.ix_(pattern, pattern)].sum()) ** 0.5
+        for past, since in [((), 0), *zip(pasts, first, strict=True)]
+        for pattern in continuations_of(past, future, since)
+    )
+
+
+def continuations_of(
+    past: tuple[int, ...], future: Future, since: int = 0
+) -> Iterator[tuple[int, ...]]:
+    """Yields the past with every allowed continuation from round `since` on, including none: the rules as `Future`
+    states them, for devices of every zone."""
+    zones = {window.zone for window in future.windows if window.zone is not None} or {None}
+
+    def may_take_part(pattern: tuple[int, ...], at: int, zone: int | None) -> bool:
+        if any(at < future.following[each] for each in pattern):
+            return False
+        if future.most is not None and len(pattern) >= future.most:
+            return False
+        return all(
+            sum(window.begins[at] <= each <= at for each in (*pattern, at)) <= window.most
+            for window in future.windows
+            if window.zone in (None, zone)
+        )
+
+    for zone in zones:
+        stack = [past]
+        while stack:
+            pattern = stack.pop()
+            yield pattern
+            is_new = len(pattern) > len(past)
+            begin = pattern[-1] + 1 if is_new else max(since, future.released)
+            later = range(begin, future.rounds)
+            stack.extend((*pattern, at) for at in later if may_take_part(pattern, at, zone))
 
 
 def _aligned_norm(C: Float64Array, pattern: tuple[int, ...]) -> float:
