@@ -216,8 +216,7 @@ def check_only_models(scenario: Scenario, name: str) -> None:
 
 
 def check_server_noise(scenario: Scenario, study: str) -> None:
-    """Raises InputError if devices add the noise, whose cost a study of mechanisms does not
-    count."""
+    """Raises InputError if devices add the noise, whose cost a study does not count."""
     if scenario.privacy.sent.adds_noise:
         raise InputError.of(
             "privacy.trust.kind",

@@ -13,7 +13,7 @@ rounds (`changed_rounds`), on which the cost of adding up discrete noise depends
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, NamedTuple
 
 import numpy as np
@@ -21,9 +21,10 @@ import numpy as np
 from fedray.audit.participation import Patterns
 from fedray.base.arrays import Float64Array, Int64Array
 from fedray.base.document import Document, IfAny, InJson, InPlace, Key, Keys, NotInJson
+from fedray.base.errors import InputError
 from fedray.base.rounding import shown_noise
 from fedray.encoding.norms import device_variance, largest_square, padded
-from fedray.encoding.tables import DeviceNoiseTable, SentTable
+from fedray.encoding.tables import DeviceNoiseTable, DevicesTrust, SentTable
 from fedray.mechanisms.accounting.accountants import epsilon_of
 from fedray.mechanisms.accounting.calibration import (
     check_one_target,
@@ -32,7 +33,7 @@ from fedray.mechanisms.accounting.calibration import (
 )
 from fedray.mechanisms.accounting.events import DiscreteGaussianSum, Event, Gaussian
 from fedray.mechanisms.accounting.zcdp import rho_of, rho_of_sums
-from fedray.mechanisms.integer_toeplitz import IntegerToeplitz
+from fedray.mechanisms.integer_toeplitz import IntegerToeplitz, integer_of
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import Identity
 from fedray.mechanisms.strategy import Strategy
@@ -272,6 +273,104 @@ def least_multiplier(
     if isinstance(proven(1.0), ServerNoise):
         return noise_multiplier_for(sensitivity, delta, epsilon=epsilon, rho=rho)
     return least_noise_multiplier(figure, most, target="rho" if epsilon is None else "epsilon")
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedNoise:
+    """Source of the noise of runs to come, on which the cost of a mechanism depends."""
+
+    table: DeviceNoiseTable | None = None
+    """Trust of runs whose devices add the noise; None if the server adds it."""
+    report_goal: int = 1
+    """Number of devices for which the noise multiplier is stated."""
+    fewest: int = 1
+    """Fewest devices of a committed round."""
+
+    @classmethod
+    def of(cls, scenario: Scenario) -> "PlannedNoise":
+        """Returns the source of the noise of a scenario's runs."""
+        table, rounds = scenario.privacy.sent, scenario.rounds
+        if not isinstance(table, DeviceNoiseTable):
+            return cls()
+        return cls(table, rounds.report_goal, rounds.least_accepted)
+
+    def as_added(self, strategy: Strategy) -> Strategy:
+        """Returns a mechanism as its noise is added: by devices with whole coefficients. Raises
+        InputError if they cannot add it."""
+        if self.table is None:
+            return strategy
+        if isinstance(self.table, DevicesTrust):
+            return integer_of(strategy, self.table.coefficient_bits, self.table.coefficients)
+        if not isinstance(strategy, Identity):
+            raise InputError(
+                f"mechanism.kind={strategy.kind!r} correlates rounds, and trust.kind="
+                f"{self.table.kind!r} adds the noise of each update by itself; use identity"
+            )
+        return strategy
+
+    def release(self, strategy: Strategy, limits: MinSep) -> "PlannedRelease":
+        """Returns the release of runs in which devices keep some limits. Raises InputError."""
+        added = self.as_added(strategy)
+        sensitivity = added.participation_sensitivity(limits).value
+        changed = min(limits.rounds, _coefficients(added) * limits.max_participations)
+        return PlannedRelease(self, added, sensitivity, changed)
+
+    def release_of(
+        self, strategy: Strategy, patterns: Patterns, sensitivity: float
+    ) -> "PlannedRelease":
+        """Returns the release of a recorded run, given the sensitivity of its patterns for the
+        mechanism as it is added. Raises InputError."""
+        added = self.as_added(strategy)
+        if self.table is None:
+            return PlannedRelease(self, added, sensitivity, 1)
+        accepted = np.bincount(patterns.rounds, minlength=patterns.committed_rounds)
+        changed = int(patterns.rounds_within(_coefficients(added)).max())
+        own = replace(self, fewest=int(accepted.min()))
+        return PlannedRelease(own, added, sensitivity, changed)
+
+
+def _coefficients(strategy: Strategy) -> int:
+    return len(strategy.coefficients) if isinstance(strategy, IntegerToeplitz) else 1
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRelease:
+    """Release of runs to come, for a device with the largest sensitivity."""
+
+    source: PlannedNoise
+    """Source of the noise."""
+    strategy: Strategy
+    """Mechanism as its noise is added."""
+    sensitivity: float
+    """Sensitivity at contributions of norm 1."""
+    changed: int
+    """Largest number of rounds whose sums the device changes, for noise of devices."""
+
+    def noise_at(self, noise_multiplier: float) -> Noise:
+        """Returns the noise at a multiplier. Raises InputError if nothing is proven for it."""
+        source = self.source
+        if source.table is None or not isinstance(self.strategy, OPENED):
+            return ServerNoise(noise_multiplier)
+        of = source.table, self.strategy, noise_multiplier, source.report_goal, source.fewest
+        return DeviceNoise.of(*of)
+
+    def event(self, noise_multiplier: float) -> Event:
+        """Returns the event at a noise multiplier. Raises ValueError if nothing is proven."""
+        return released(self.noise_at(noise_multiplier), self.sensitivity, self.changed)
+
+    def epsilon(self, noise_multiplier: float, delta: float) -> float:
+        """Returns epsilon at a noise multiplier. Raises ValueError if nothing is proven."""
+        return epsilon_of(self.event(noise_multiplier), delta).epsilon
+
+    def least_noise(self, delta: float, epsilon: float) -> float:
+        """Returns the least noise multiplier for an epsilon, rounded up. Raises InputError."""
+        return least_multiplier(
+            self.noise_at, self.sensitivity, lambda _: self.changed, delta, epsilon=epsilon
+        )
+
+    def of_group(self, devices: int) -> "PlannedRelease":
+        """Returns the release for a person with a number of devices (group privacy)."""
+        return replace(self, sensitivity=devices * self.sensitivity, changed=devices * self.changed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ planned epsilon rests on enforced rules. Devices seldom meet these rules, becaus
 devices' own behaviour; a second run of the full size, with the rules, shows their cost.
 """
 
+import contextlib
 import itertools
 import json
 import math
@@ -31,8 +32,9 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_args
 import numpy as np
 import pyarrow as pa
 
-from fedray.audit.calibration import check_only_models, check_server_noise
+from fedray.audit.calibration import check_only_models
 from fedray.audit.guarantees import fitting
+from fedray.audit.noise import PlannedNoise, PlannedRelease
 from fedray.audit.rules import rules_of
 from fedray.base.document import InJson, Keys, NotInJson
 from fedray.base.errors import InputError, Unsustainable
@@ -41,13 +43,13 @@ from fedray.base.part_done import Announcement
 from fedray.base.result import DrawnResult
 from fedray.base.rounding import counted, given, needed_noise, up
 from fedray.mechanisms.accounting.calibration import noise_multiplier_for
-from fedray.mechanisms.accounting.events import Gaussian
 from fedray.mechanisms.accounting.limits import (
     LEAST_NOISE_MULTIPLIER,
     MOST_NOISE_MULTIPLIER,
     check_delta,
 )
 from fedray.mechanisms.accounting.zcdp import rho_of
+from fedray.mechanisms.named import named_mechanism
 from fedray.mechanisms.optimize.design import MechanismRequest, made_mechanism
 from fedray.mechanisms.participation import MinSep, most_of_device
 from fedray.mechanisms.strategy import SensitivityUnknown, Strategy
@@ -76,7 +78,7 @@ from fedray.studies.simulated import (
     simulated,
     simulated_limits,
 )
-from fedray.studies.what_ifs import FEWER, WhatIf, epsilon_of, what_ifs
+from fedray.studies.what_ifs import FEWER, WhatIf, epsilon_at, known_epsilon, most_mu, what_ifs
 
 LEAST_SIMULATED_GOAL = 20
 """Smaller rounds are simulated at a larger scale."""
@@ -185,6 +187,8 @@ class Candidate:
     """Why a run starved, or why the goal is impossible; empty otherwise."""
     is_possible: bool = True
     """False if the rules leave too few devices for the goal, so that it was not simulated."""
+    by_zcdp: NotInJson[bool] = False
+    """Whether devices add the noise, of which rho is all that is proven."""
     committed: NotInJson[int] = 0
     """Rounds that every run committed if one starved, else 0."""
     enforced_days: float | None = None
@@ -237,7 +241,8 @@ class Candidate:
         (Dong, Roth and Su 2022, Theorem 2.14). None if unknown, or without a guarantee."""
         if self.rho is None:
             return None
-        return epsilon_of(devices * math.sqrt(2.0 * self.rho), 1.0, self.target.delta)
+        mu = devices * math.sqrt(2.0 * self.rho)
+        return epsilon_at(mu, self.target.delta, by_zcdp=self.by_zcdp)
 
     @property
     def planned_limits(self) -> MinSep:
@@ -673,13 +678,18 @@ class _Runs:
                 refusal = str(error)
         return self.judged(goal, hours, scale, [Truth(None, note=refusal)], None, False)
 
-    def sensitivity_of(self, limits: MinSep) -> float:
-        if self.strategy is not None:
-            return self.strategy.participation_sensitivity(limits).value
-        return _sensitivity(limits, self.target)
+    def release_of(self, limits: MinSep, goal: int) -> PlannedRelease:
+        """Returns the release of runs of a report goal in which devices keep some limits. Raises
+        SensitivityUnknown."""
+        strategy = self.strategy or _mechanism_for(limits, self.target)
+        noise = replace(PlannedNoise.of(self.scenario), report_goal=goal, fewest=goal)
+        return noise.release(strategy, limits)
 
     def run_of(self, goal: int, hours: float, seed: int, scale: float) -> Scenario:
+        # Who takes part does not depend on who adds the noise, which may be too little at a goal.
+        has_shares = self.scenario.privacy.sent.adds_noise
         full = self.scenario.with_overrides(
+            *(["privacy.trust={kind='server'}"] if has_shares else []),
             f"rounds.report_goal={goal}",
             f"participation.timer_hours={hours!r}",
             # The first run has the scenario's own seed.
@@ -753,6 +763,7 @@ class _Runs:
             max_participations=tuple(each.max_participations for each in participations),
             note=notes[0] if notes else "",
             is_possible=is_possible,
+            by_zcdp=self.scenario.privacy.sent.adds_noise,
             committed=min((each.committed for each in found if each.note), default=0),
         )
         if not notes:
@@ -765,13 +776,11 @@ class _Runs:
             rules = self.scenario.participation
             candidate = with_limits(candidate, self.seeds, before, rules)
             candidate = _within_days(candidate, before, self.scenario.rounds.max_days)
-            sensitivity = self.sensitivity_of(candidate.planned_limits)
-            z = candidate.noise_multiplier
-            candidate = replace(
-                candidate,
-                rho=rho_of(Gaussian(noise_multiplier=z, sensitivity=sensitivity)),
-                epsilon=epsilon_of(sensitivity, z, self.target.delta),
-            )
+            release, z = self.release_of(candidate.planned_limits, goal), candidate.noise_multiplier
+            # Without a guarantee there is no figure at all.
+            with contextlib.suppress(ValueError):
+                candidate = replace(candidate, rho=rho_of(release.event(z)))
+            candidate = replace(candidate, epsilon=known_epsilon(release, z, self.target.delta))
         self.candidates.append(candidate)
         self.on_progress(str(candidate))
         return candidate
@@ -933,9 +942,8 @@ class _Planner(_Runs):
         # Without the margin, which differs between goals.
         apart = max(each or failed.rounds for each in failed.min_seps)
         seen = fitting(failed.rounds, apart, min(failed.max_participations))
-        sensitivity = _sensitivity(seen, self.target)
-        mu = sensitivity / (self.target.noise_per_report * top)
-        epsilon = epsilon_of(mu, 1.0, self.target.delta)
+        release, target = self.release_of(seen, top), self.target
+        epsilon = known_epsilon(release, target.noise_per_report * top, target.delta)
         return epsilon is None or epsilon > self.target.epsilon
 
     @property
@@ -1019,9 +1027,8 @@ class _Planner(_Runs):
             found = limits_of_runs(best.rounds, seen, self.seeds, deviation=best.deviation)
             apart = found.min_sep or best.rounds
             limits = MinSep(best.rounds, apart, found.max_participations)
-            sensitivity, target = self.sensitivity_of(limits), best.target
-            epsilon = min(target.epsilon, MOST_EPSILON)
-            z = noise_multiplier_for(sensitivity, target.delta, epsilon=epsilon)
+            release, target = self.release_of(limits, best.report_goal), best.target
+            z = release.least_noise(target.delta, min(target.epsilon, MOST_EPSILON))
             # As for remedies, since the run is smaller.
             return z if scale == 1.0 else (1 + PRECISION) * z
 
@@ -1034,7 +1041,7 @@ class _Planner(_Runs):
         epsilon = best.epsilon_of_person(most)
         if epsilon is not None and epsilon <= best.target.epsilon:
             return ()
-        return tuple(for_a_person(best, most, self.sensitivity_of))
+        return tuple(for_a_person(best, most, self.release_of))
 
     def remedies(self, own: Candidate | None) -> tuple[tuple[Remedy, ...], Candidate | None]:
         """Changes that would meet the target, from the nearest miss, at the search's scale; and the
@@ -1064,8 +1071,7 @@ class _Planner(_Runs):
         longer = [longest] if longest > near.timer_hours else []
         owners = self.scenario.population.owners
         most = 1 if owners is None else owners.most_devices
-        sensitivity_of = self.sensitivity_of
-        return remedies(near, devices, sensitivity_of, simulate, longer, most), fallback
+        return remedies(near, devices, self.release_of, simulate, longer, most), fallback
 
     def _that_does_not_starve(self, own: Candidate | None) -> Candidate | None:
         """The own goal and timer at the target's noise; or else the rounds that most devices of a
@@ -1130,7 +1136,8 @@ def _check(
     scenario: Scenario, timers: Sequence[float], seeds: int, scale: float, least: str
 ) -> None:
     check_only_models(scenario, "epsilon")
-    check_server_noise(scenario, "a plan")
+    # A plan makes a BLT, whose noise devices add only with a last coefficient.
+    PlannedNoise.of(scenario).as_added(named_mechanism("blt-400"))
     mode, devices = scenario.rounds.mode, scenario.population.devices
     if mode in _NOT_PLANNED:
         raise InputError.of("rounds.mode", mode, f"cannot be planned: {_NOT_PLANNED[mode]}")
@@ -1202,7 +1209,7 @@ def _alike(candidate: Candidate) -> tuple[float, float]:
     target = candidate.target
     if target.epsilon > MOST_EPSILON:
         return goal, goal
-    most = 1.0 / noise_multiplier_for(1.0, target.delta, epsilon=target.epsilon)
+    most = most_mu(target.epsilon, target.delta, by_zcdp=candidate.by_zcdp)
     needed = goal * math.sqrt(2.0 * candidate.rho) / most
     if candidate.meets_target:
         mean = sum(seen) / len(seen)
@@ -1315,9 +1322,3 @@ def limits_of_runs(
 def _mechanism_for(limits: MinSep, target: PlanTarget) -> Strategy:
     request = MechanismRequest("blt", limits, target.buffers)
     return made_mechanism(request, cache_folder("designs"))
-
-
-def _sensitivity(limits: MinSep, target: PlanTarget) -> float:
-    """Sensitivity of the BLT made for limits, under them."""
-    strategy = _mechanism_for(limits, target)
-    return strategy.participation_sensitivity(limits).value

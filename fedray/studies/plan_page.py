@@ -11,7 +11,6 @@ import tomli_w
 
 from fedray.audit.assumptions import OF_EVERY_AUDIT
 from fedray.base.rounding import counted, given, needed_noise, or_dash, shown_min_sep, up
-from fedray.mechanisms.accounting.calibration import noise_multiplier_for
 from fedray.mechanisms.named import name_of
 from fedray.report.figure import Axis, Figure, Mark, Series, needs_log
 from fedray.report.page import render_study
@@ -28,7 +27,7 @@ from fedray.studies.plan import (
     scale_of,
 )
 from fedray.studies.remedies import HALF_TRADE, NOISE, ONCE, PERSON, TRADE, Remedy
-from fedray.studies.what_ifs import WhatIf, epsilon_of
+from fedray.studies.what_ifs import WhatIf, epsilon_at, most_mu
 from fedray.trace.provenance import package_versions
 
 ACCURACY = (
@@ -157,7 +156,7 @@ def _remedies_table(plan: Plan, near: Candidate) -> Table:
         "change": lambda each: _remedy_words(plan, each),
         "epsilon of a device": lambda each: or_dash(up, each.epsilon),
         f"of a person with {people} devices": lambda each: or_dash(
-            up, _times_the_devices(each.epsilon, people, plan.target.delta)
+            up, _times_the_devices(plan, each.epsilon, people)
         ),
         "device updates": lambda each: (
             f"{(each.rounds or near.rounds) * (each.report_goal or near.report_goal):,}"
@@ -193,11 +192,13 @@ def _remedies_table(plan: Plan, near: Candidate) -> Table:
     )
 
 
-def _times_the_devices(epsilon: float | None, devices: int, delta: float) -> float | None:
+def _times_the_devices(plan: Plan, epsilon: float | None, devices: int) -> float | None:
     """Returns epsilon of a person with a number of devices from that of each: mu grows by it."""
     if not epsilon:
         return None
-    return epsilon_of(devices, noise_multiplier_for(1.0, delta, epsilon=epsilon), delta)
+    delta, by_zcdp = plan.target.delta, plan.scenario.privacy.sent.adds_noise
+    mu = devices * most_mu(epsilon, delta, by_zcdp=by_zcdp)
+    return epsilon_at(mu, delta, by_zcdp=by_zcdp)
 
 
 def _steps_table(plan: Plan) -> Table | None:

@@ -17,11 +17,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fedray.audit.guarantees import fitting
+from fedray.audit.noise import PlannedRelease
 from fedray.base.document import Document
-from fedray.mechanisms.accounting.calibration import noise_multiplier_for
 from fedray.mechanisms.participation import MinSep
-from fedray.studies.what_ifs import epsilon_of
+from fedray.studies.what_ifs import known_epsilon
 
+ReleaseOf = Callable[[MinSep, int], PlannedRelease]
+"""Returns the release of runs in which devices keep some limits, at a report goal."""
 PRECISION = 0.01
 """Relative distance at which a bisection ends, and margin of the noise for the full size."""
 MORE = 1.05
@@ -80,7 +82,7 @@ class Remedy(Document):
 def remedies(
     near: Any,
     devices: int,
-    sensitivity_of: Callable[[MinSep], float],
+    release_of: ReleaseOf,
     simulate: Callable[[int, float, int, int, bool], Any],
     longer_timers: Sequence[float] = (),
     devices_of_person: int = 1,
@@ -90,21 +92,21 @@ def remedies(
     Args:
         near: candidate of a plan with the least epsilon, and planned limits.
         devices: devices of its population.
-        sensitivity_of: sensitivity of the mechanism made for limits, under them.
+        release_of: release of the mechanism made for limits, under them, at a report goal.
         simulate: returns the candidate with other devices, timer hours, report goal and rounds, and
             whether each device comes only once.
         longer_timers: timers for fewer, larger rounds, if the candidate's own does not do.
         devices_of_person: most devices of a person.
     """
-    search = _Search(near, devices, sensitivity_of, simulate)
+    search = _Search(near, devices, release_of, simulate)
     found = [search.with_noise(Remedy(NOISE, None, near.scale, near.days), near.planned_limits)]
-    found += for_a_person(near, devices_of_person, sensitivity_of)
+    found += for_a_person(near, devices_of_person, release_of)
     found += search.with_fewer_rounds()
     limits, goal = near.planned_limits, near.report_goal
     n, b = limits.rounds, limits.min_sep
     needed_b = _bisected(lambda each: search.epsilon_within(n, each) <= near.target.epsilon, b, n)
     more_apart = None if needed_b is None else MORE * needed_b / b
-    more_noise = search.noise_for(limits) / near.noise_multiplier
+    more_noise = search.noise_for(limits, goal) / near.noise_multiplier
     if more_noise > 2:
         found += search.with_half_of_the_rounds(HALF_TRADE, 2 * goal)
     factors = {TRADE: more_noise, TIMER: more_apart}
@@ -123,18 +125,19 @@ def remedies(
     return tuple(found)
 
 
-def for_a_person(
-    near: Any, most_devices: int, sensitivity_of: Callable[[MinSep], float]
-) -> list[Remedy]:
+def for_a_person(near: Any, most_devices: int, release_of: ReleaseOf) -> list[Remedy]:
     """Returns the noise with which a person with `most_devices` devices meets the target of a
     candidate too; empty for one device. Their sensitivity is that many times as large, and rho its
     square (Bun and Steinke 2016, Proposition 1.9)."""
     if most_devices < 2:
         return []
-    limits = near.planned_limits
-    search = _Search(near, 0, lambda each: most_devices * sensitivity_of(each), lambda *_: None)
-    z = search.noise_for(limits)
-    epsilon = epsilon_of(sensitivity_of(limits), z, near.target.delta)
+    limits, goal = near.planned_limits, near.report_goal
+
+    def of_person(limits: MinSep, goal: int) -> PlannedRelease:
+        return release_of(limits, goal).of_group(most_devices)
+
+    z = _Search(near, 0, of_person, lambda *_: None).noise_for(limits, goal)
+    epsilon = known_epsilon(release_of(limits, goal), z, near.target.delta)
     return [Remedy(PERSON, epsilon, near.scale, near.days, z)]
 
 
@@ -145,15 +148,15 @@ class _Search:
 
     near: Any
     devices: int
-    sensitivity_of: Callable[[MinSep], float]
+    release_of: ReleaseOf
     simulate: Callable[[int, float, int, int, bool], Any]
 
     def with_noise(self, remedy: Remedy, limits: MinSep, least: float = 0.0) -> Remedy:
         """Returns a remedy with the noise that limits need, and at least `least`."""
-        target = self.near.target
-        z = max(self.noise_for(limits), least)
+        target, goal = self.near.target, remedy.report_goal or self.near.report_goal
+        z = max(self.noise_for(limits, goal), least)
         # At the least noise epsilon is the target but for rounding.
-        epsilon = min(target.epsilon, self._epsilon(limits, z))
+        epsilon = min(target.epsilon, self._epsilon(limits, z, goal))
         return replace(remedy, noise_multiplier=z, epsilon=epsilon)
 
     def with_fewer_rounds(self) -> list[Remedy]:
@@ -240,35 +243,35 @@ class _Search:
                 return None
             times *= MORE
             if key == TRADE:
-                needed = self._least_noise(tried.planned_limits)
+                needed = self._least_noise(tried.planned_limits, larger)
                 times *= max(1.0, needed / tried.noise_multiplier)
         return None
 
-    def noise_for(self, limits: MinSep) -> float:
-        """Returns the noise multiplier that limits need, with a margin for the full size."""
-        return (1 + PRECISION * (self.near.scale < 1)) * self._least_noise(limits)
+    def noise_for(self, limits: MinSep, goal: int) -> float:
+        """Returns the noise multiplier that limits need at a report goal, with a margin for the
+        full size."""
+        return (1 + PRECISION * (self.near.scale < 1)) * self._least_noise(limits, goal)
 
     def epsilon_within(self, rounds: int, min_sep: int | None = None) -> float:
         """Returns epsilon of fewer rounds or of another min-sep, at the planned noise."""
         planned = self.near.planned_limits
         most_apart = min(planned.min_sep if min_sep is None else min_sep, rounds)
         limits = fitting(rounds, most_apart, planned.max_participations)
-        return self._epsilon(limits, self.near.noise_multiplier)
+        return self._epsilon(limits, self.near.noise_multiplier, self.near.report_goal)
 
     @property
     def _fewest(self) -> int:
         """Fewest rounds that count as a remedy."""
         return math.ceil(LEAST_SHARE * self.near.planned_limits.rounds)
 
-    def _epsilon(self, limits: MinSep, noise_multiplier: float) -> float:
+    def _epsilon(self, limits: MinSep, noise_multiplier: float, goal: int) -> float:
         delta = self.near.target.delta
-        found = epsilon_of(self.sensitivity_of(limits), noise_multiplier, delta)
+        found = known_epsilon(self.release_of(limits, goal), noise_multiplier, delta)
         return math.inf if found is None else found
 
-    def _least_noise(self, limits: MinSep) -> float:
-        # Without sampling the noise for an epsilon has a closed form.
-        target, sensitivity = self.near.target, self.sensitivity_of(limits)
-        return noise_multiplier_for(sensitivity, target.delta, epsilon=target.epsilon)
+    def _least_noise(self, limits: MinSep, goal: int) -> float:
+        target = self.near.target
+        return self.release_of(limits, goal).least_noise(target.delta, target.epsilon)
 
 
 def _bisected(meets: Callable[[int], bool], fails: int, end: int) -> int | None:

@@ -9,10 +9,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
+from fedray.audit.noise import PlannedNoise, PlannedRelease
 from fedray.audit.sensitivity import trace_sensitivity
 from fedray.base.errors import ScenarioError
+from fedray.mechanisms.accounting.calibration import (
+    least_noise_multiplier,
+    noise_multiplier_for,
+)
 from fedray.mechanisms.accounting.events import Gaussian
 from fedray.mechanisms.accounting.gdp import gdp_epsilon
+from fedray.mechanisms.accounting.zcdp import zcdp_epsilon
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.strategy import Strategy
 from fedray.runs.sustainable import why_unsustainable
@@ -159,16 +165,46 @@ def _with_slower_class(planned: Scenario) -> str:
 def _of_trace(name: str, planned: Scenario, strategy: Strategy, truth: Truth) -> WhatIf:
     if truth.participation is None or truth.patterns is None:
         return WhatIf(name, starves_at=truth.committed)
-    found, privacy = trace_sensitivity(strategy, truth.patterns), planned.privacy
-    epsilon = epsilon_of(found.value, privacy.noise_multiplier, privacy.delta)
+    noise, privacy = PlannedNoise.of(planned), planned.privacy
+    added = noise.as_added(strategy)
+    found = trace_sensitivity(added, truth.patterns)
+    # Small simulations have fewer devices in a round than the plan.
+    release = replace(noise.release_of(added, truth.patterns, found.value), source=noise)
+    epsilon = known_epsilon(release, privacy.noise_multiplier, privacy.delta)
     most = truth.participation.max_participations
     row = WhatIf(name, truth.days, truth.min_sep, epsilon, found.is_exact)
     return replace(row, max_participations=most)
 
 
-def epsilon_of(sensitivity: float, z: float, delta: float) -> float | None:
+def known_epsilon(release: PlannedRelease, z: float, delta: float) -> float | None:
     """Returns epsilon, or None if the noise is too small for a guarantee."""
     try:
-        return gdp_epsilon(Gaussian(noise_multiplier=z, sensitivity=sensitivity), delta)
+        return release.epsilon(z, delta)
+    except ValueError:
+        return None
+
+
+def most_mu(epsilon: float, delta: float, *, by_zcdp: bool) -> float:
+    """Returns the largest mu with an epsilon; see `epsilon_at`. Raises InputError."""
+    if not by_zcdp:
+        return 1.0 / noise_multiplier_for(1.0, delta, epsilon=epsilon)
+    return 1.0 / least_noise_multiplier(
+        lambda z: zcdp_epsilon(Gaussian(noise_multiplier=z, sensitivity=1.0), delta), epsilon
+    )
+
+
+def epsilon_at(mu: float, delta: float, *, by_zcdp: bool) -> float | None:
+    """Returns epsilon of a release with rho = mu^2 / 2; None if the noise is too small for a
+    guarantee.
+
+    Args:
+        mu: sensitivity over noise.
+        delta: delta of epsilon.
+        by_zcdp: whether only rho is proven, as for noise of devices, and not the curve of Gaussian
+            noise.
+    """
+    accountant = zcdp_epsilon if by_zcdp else gdp_epsilon
+    try:
+        return accountant(Gaussian(noise_multiplier=1.0, sensitivity=mu), delta)
     except ValueError:
         return None

@@ -6,6 +6,7 @@ Shares are CPU seconds of processes, so that other work on the machine matters l
 """
 
 import argparse
+import faulthandler
 import json
 import logging
 import os
@@ -40,6 +41,8 @@ ROUNDS = 980
 """Rounds of en-GB, over days and nights: the cost of a row depends on the hour, since candidates on ineligible devices are lost."""
 GOAL = 6500
 MEBI = 2**20
+SECONDS_TO_DUMP = 120.0
+"""Seconds after which a run's process writes its stacks to standard error, again and again."""
 FITTED = [
     (4, 400, 1),
     (20, 400, 4),
@@ -77,13 +80,15 @@ def share(value: Scenario, nodes: int, *, counts: bool = False) -> Share:
     """The share of a run, from a process of its own."""
     done = subprocess.run(
         [sys.executable, __file__, "--one", str(nodes), *(["--count"] if counts else [])],
-        input=value.to_toml(), cwd=Path(__file__).parent, capture_output=True, text=True, check=True,
+        input=value.to_toml(), cwd=Path(__file__).parent, stdout=subprocess.PIPE, text=True, check=True,
     )  # fmt: skip
     return Share(*json.loads(done.stdout.splitlines()[-1]))
 
 
 def one(nodes: int, counts: bool) -> None:
     """What `share` runs."""
+    # A run that hangs says where, whoever ends it.
+    faulthandler.dump_traceback_later(SECONDS_TO_DUMP, repeat=True)
     os.environ["PYTHONPATH"] = str(ROOT)
     value = Scenario.from_tables(tomllib.loads(sys.stdin.read()))
     node = {"num_cpus": 1, "object_store_memory": 80 * MEBI}
@@ -195,9 +200,10 @@ def line(run: Share) -> str:
 
 def nodes(divide: int, most: int) -> None:
     """One run on 1, 2, 4 and 16 nodes."""
-    value = of(20_000_000 // divide, 1300 // divide)
+    # A divided run only shows that the benchmark works, for which few rounds are enough.
+    value = of(20_000_000 // divide, 1300 // divide, max(20, ROUNDS // divide))
     print(
-        f"nodes: {value.population.devices:,} devices, {ROUNDS} rounds of {value.rounds.report_goal}"
+        f"nodes: {value.population.devices:,} devices, {value.rounds.count} rounds of {value.rounds.report_goal}"
     )
     for count in (each for each in (1, 2, 4, 16) if each <= most):
         run = share(value, count)
@@ -251,8 +257,8 @@ def medians(runs: Sequence[Share]) -> Share:
     )
 
 
-def of(devices: int, goal: int) -> Scenario:
-    return scenario(devices, ROUNDS, goal, 72.0)
+def of(devices: int, goal: int, rounds: int = ROUNDS) -> Scenario:
+    return scenario(devices, rounds, goal, 72.0)
 
 
 BENCHMARKS = {each.__name__: each for each in (nodes, check)}

@@ -9,7 +9,8 @@ B = A C^-1 and z the noise that was chosen:
     spent     epsilon of s / z
     factor    z', the least noise multiplier that keeps E at s, over z
     error     z ||B||, the noise that the run had
-    loss      s ||B||, the noise at mu = 1 (McMahan, Xu, Zhang 2024, section 3)
+    loss      s ||B||, the noise at mu = 1 (McMahan, Xu, Zhang 2024, section 3); if devices add the
+              noise, regrets are of z' z ||B|| instead, since discrete noise costs more than mu
     regret    loss over the least of the kind's candidates, minus 1: at equal epsilon
     excess    error over that of the same candidate with its noise for E, minus 1
 
@@ -22,21 +23,19 @@ another end of a search, may have a smaller loss.
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from fedray.audit.sensitivity import TraceSensitivity, trace_sensitivity
+from fedray.audit.noise import PlannedNoise, PlannedRelease
+from fedray.audit.sensitivity import trace_sensitivity
 from fedray.base.document import Document, InJson
 from fedray.base.errors import InputError
-from fedray.mechanisms.accounting.calibration import noise_multiplier_for
-from fedray.mechanisms.accounting.events import Gaussian
-from fedray.mechanisms.accounting.gdp import gdp_epsilon
 from fedray.mechanisms.loss import Objective, Purpose, errors
 from fedray.mechanisms.named import PARAMETERS
 from fedray.mechanisms.optimize.design import KINDS, RECIPES, Kind, MechanismRequest, made_mechanism
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import BLT
-from fedray.mechanisms.strategy import Sensitivity, Strategy
+from fedray.mechanisms.strategy import Strategy
 from fedray.mechanisms.workload import PREFIX
 from fedray.runs.design import mechanism_over, purpose_of
 from fedray.studies.simulated import Truth
@@ -218,6 +217,21 @@ class Stressed:
     """Estimates of the same condition, whose mechanisms are candidates for the least loss."""
     other_truths: tuple[MinSep, ...] = ()
     """Other truths of the same condition, whose mechanisms are candidates too."""
+    noise: PlannedNoise = field(default_factory=PlannedNoise)
+    """Source of the noise of the runs."""
+
+    def left_out(self) -> dict[str, str]:
+        """Returns the reason for each mechanism whose noise devices cannot add, by its name."""
+        if self.noise.table is None:
+            return {}
+        found = {}
+        for mechanism in self.mechanisms:
+            # A kind is admitted or not whatever it is made for, and a short one takes no time.
+            try:
+                self.noise.as_added(self._planned(mechanism, MinSep(8, 2, 2)))
+            except InputError as error:
+                found[mechanism.name] = str(error)
+        return found
 
     def rows(self) -> list[StressRow]:
         """Returns a row for each mechanism and estimate."""
@@ -292,28 +306,30 @@ class Stressed:
         if true is None:
             return row
         try:
-            strategy = self._planned(mechanism, estimate)
-            planned = strategy.participation_sensitivity(estimate)
-            z = self._least_noise(planned.value)
+            strategy = self.noise.as_added(self._planned(mechanism, estimate))
+            planned = self.noise.release(strategy, estimate)
+            z = planned.least_noise(self.delta, self.epsilon)
             row = replace(row, noise_multiplier=z)
             strategy.check_rounds(true.rounds)
-            used = self._sensitivity(strategy)
+            used, is_exact = self._release(strategy)
             max_error, rms_error = errors(strategy, true.rounds)
-            epsilon, factor = self._epsilon(used, z), self._least_noise(used.value) / z
+            epsilon = used.epsilon(z, self.delta)
+            factor = used.least_noise(self.delta, self.epsilon) / z
             row = replace(
                 row,
                 epsilon=epsilon,
                 # Both multipliers are rounded up; one that keeps the target is no less than needed.
                 noise_factor=min(factor, 1.0) if epsilon <= self.epsilon else factor,
-                is_exact=used.is_exact,
+                is_exact=is_exact,
                 max_error=z * max_error,
                 rms_error=z * rms_error,
-                max_loss=used.value * max_error,
-                rms_loss=used.value * rms_error,
+                max_loss=used.sensitivity * max_error,
+                rms_loss=used.sensitivity * rms_error,
             )
             if patterns is not None:
-                observed = trace_sensitivity(strategy, patterns)
-                row = replace(row, observed_epsilon=self._epsilon(observed, z))
+                observed = trace_sensitivity(strategy, patterns).value
+                own = self.noise.release_of(strategy, patterns, observed)
+                row = replace(row, observed_epsilon=own.epsilon(z, self.delta))
             return row
         except (ValueError, ArithmeticError) as error:
             # A mechanism that cannot run is a result too.
@@ -336,31 +352,44 @@ class Stressed:
         if not isinstance(mechanism.given, Strategy):
             judged = zip(self.estimates, rows, strict=True)
             known = (row for estimate, row in judged if estimate in self.candidates)
-            losses += [row.value for row in known if row.is_exact and row.value is not None]
+            exact = (self._at_target(row) for row in known if row.is_exact)
+            losses += [each for each in exact if each is not None]
         for other in self.other_truths:
             # A mechanism that cannot run here, or has only a bound, is not a candidate.
             with suppress(ValueError, ArithmeticError):
                 losses.append(self._loss_of(mechanism, other) or own)
         least = min(losses)
+        values = map(self._at_target, rows)
         return [
-            row if row.value is None else replace(row, regret=row.value / min(least, row.value) - 1)
-            for row in rows
+            row if value is None else replace(row, regret=value / min(least, value) - 1)
+            for row, value in zip(rows, values, strict=True)
         ]
 
+    def _at_target(self, row: StressRow) -> float | None:
+        """Returns the loss of a row, or, if devices add the noise, the error with its noise for the
+        target; None if it is unknown."""
+        if self.noise.table is None or row.error is None:
+            return row.value
+        assert row.noise_factor is not None
+        return row.noise_factor * row.error
+
     def _loss_of(self, mechanism: Judged, participation: MinSep) -> float | None:
-        """Returns the loss under the truth of one of the mechanism's kind made for a participation;
-        None if there is no kind, or only an upper bound."""
+        """Returns `_at_target` under the truth of one of the mechanism's kind made for a
+        participation; None if there is no kind, or only an upper bound."""
         true = self.truth.binding
         assert true is not None
         if (request := mechanism.request_for(participation)) is None:
             return None
-        strategy = self._made(request)
+        strategy = self.noise.as_added(self._made(request))
         strategy.check_rounds(true.rounds)
-        sensitivity = self._sensitivity(strategy)
-        if not sensitivity.is_exact:
+        release, is_exact = self._release(strategy)
+        if not is_exact:
             return None
+        scale = release.sensitivity
+        if self.noise.table is not None:
+            scale = release.least_noise(self.delta, self.epsilon)
         max_error, rms_error = errors(strategy, true.rounds)
-        return sensitivity.value * (max_error if mechanism.objective == "max" else rms_error)
+        return scale * (max_error if mechanism.objective == "max" else rms_error)
 
     def _planned(self, mechanism: Judged, estimate: MinSep) -> Strategy:
         """Returns the mechanism that is used if the estimate is believed."""
@@ -373,16 +402,13 @@ class Stressed:
     def _made(self, request: MechanismRequest) -> Strategy:
         return made(request, self.designs)
 
-    def _sensitivity(self, strategy: Strategy) -> Sensitivity | TraceSensitivity:
-        """Returns the sensitivity under the truth: that of its limits, or, if rules enforce none,
-        that of the trace."""
-        if self.truth.enforced is None and self.truth.patterns is not None:
-            return trace_sensitivity(strategy, self.truth.patterns)
+    def _release(self, strategy: Strategy) -> tuple[PlannedRelease, bool]:
+        """Returns the release under the truth, and whether its sensitivity is exact: that of its
+        limits, or, if rules enforce none, that of the trace."""
+        patterns = self.truth.patterns
+        if self.truth.enforced is None and patterns is not None:
+            found = trace_sensitivity(strategy, patterns)
+            return self.noise.release_of(strategy, patterns, found.value), found.is_exact
         assert self.truth.binding is not None
-        return strategy.participation_sensitivity(self.truth.binding)
-
-    def _epsilon(self, used: Sensitivity | TraceSensitivity, z: float) -> float:
-        return gdp_epsilon(Gaussian(noise_multiplier=z, sensitivity=used.value), self.delta)
-
-    def _least_noise(self, sensitivity: float) -> float:
-        return noise_multiplier_for(sensitivity, self.delta, epsilon=self.epsilon)
+        release = self.noise.release(strategy, self.truth.binding)
+        return release, strategy.participation_sensitivity(self.truth.binding).is_exact

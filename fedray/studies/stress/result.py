@@ -63,6 +63,9 @@ class StressResult(DrawnResult):
     shared_rows: NotInJson[tuple[StressRow, ...]] = ()
     """Rows of the estimates that are judged under all conditions; empty with one condition."""
 
+    left_out: IfAny[dict[str, str]] = None
+    """Reason for each mechanism whose noise devices cannot add, by its name; absent without any."""
+
     def __repr__(self) -> str:
         return f"<StressResult: {self.verdict}>"
 
@@ -134,6 +137,9 @@ class StressResult(DrawnResult):
         found, said = unjudged((*self.rows, *self.shared_rows)), ""
         if found and any(row.epsilon is not None for row in self.rows):
             said = f"Not judged: {'; '.join(f'{name} ({why})' for name, why in found.items())}. "
+        if self.left_out:
+            names = ", ".join(self.left_out)
+            said += f"Left out, because devices cannot add the noise: {names}. "
         if not self.conditions:
             said += worst_case(self.rows, self.epsilon)
         elif self.robust is None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from fedray.audit.calibration import check_server_noise
+from fedray.audit.noise import PlannedNoise
 from fedray.audit.participation import Patterns, read_patterns
 from fedray.base.errors import InputError, Starved
 from fedray.base.kept import cache_folder
@@ -124,13 +124,17 @@ def stress(
     )
     opened = opened_subject(subject)
     scenario = scenario_of(opened) if isinstance(opened, Trace) else opened
-    if isinstance(scenario, Scenario):
-        check_server_noise(scenario, "a stress test")
+    noise = PlannedNoise.of(scenario) if isinstance(scenario, Scenario) else PlannedNoise()
     own = scenario.privacy.delta if isinstance(scenario, Scenario) else 1e-10
     check_delta(delta := own if delta is None else delta)
     designs = cache_folder("designs")
     cache = StudyCache()
-    blank = Stressed(judged, (), Truth(None), epsilon, delta, designs)
+    blank = Stressed(judged, (), Truth(None), epsilon, delta, designs, noise=noise)
+    left_out = blank.left_out()
+    if len(left_out) == len(judged):
+        rule = f"is not for this trust: {next(iter(left_out.values()))}"
+        raise InputError.of("mechanisms", ",".join(mechanisms), rule)
+    blank = replace(blank, mechanisms=tuple(e for e in judged if e.name not in left_out))
     words = [each for each in estimated if isinstance(each, str)]
     if words and (words != ["planned"] or not isinstance(opened, Scenario)):
         rule = "must be whole numbers, or of a scenario planned"
@@ -196,6 +200,7 @@ def stress(
         shared_rows=shared_rows,
         loss=loss,
         trace=_subject_of(opened, scenario),
+        left_out=left_out or None,
     )
 
 
@@ -434,8 +439,10 @@ def _simulated(
         raise InputError.of("seeds", count, "must be from 1 to 1000", "20 show a 5 % quantile")
     jobs, scenarios = [], []
     for what_if, base in bases.items():
+        # A what-if may change the trust or its report goal.
+        noise = PlannedNoise.of(base)
         for seed in range(first, first + count):
-            jobs.append(replace(blank, seed=seed, what_if=what_if))
+            jobs.append(replace(blank, seed=seed, what_if=what_if, noise=noise))
             scenarios.append(base.with_overrides(f"seed={seed}", "training.enabled=false"))
     truths = simulate_runs(
         scenarios,
