@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fedray.base.arrays import BoolArray, UInt64Array
+from fedray.base.arrays import BoolArray, UInt32Array, UInt64Array
 from fedray.base.compiled import njit
 from fedray.scenario import Scenario
 from fedray.wire.messages import NEVER, Census, CheckInOrder
@@ -60,13 +60,16 @@ class CensusSample:
         """Returns a sample of the devices under a mask [C]."""
         return CensusSample(self.device_ids[chosen], self._stride, self._eligibility)
 
-    def count(self, order: CheckInOrder, memory: DeviceMemory, held_back: int) -> Census:
+    def count(
+        self, order: CheckInOrder, memory: DeviceMemory, held_back: int, held: UInt32Array
+    ) -> Census:
         """Counts the devices at the start of an order's window.
 
         Args:
             order: order for the window.
             memory: memory of the shard's devices.
             held_back: largest last round that does not hold a device back.
+            held: positions of the devices that must wait in any case, sorted.
         """
         time = order.window.start_time
         # Habits do not depend on ids, so the sample errs about as a random one does: by sqrt(stride
@@ -79,6 +82,7 @@ class CensusSample:
             memory.forget_times.table,
             time,
             held_back,
+            held,
         )
         timers = memory.open_times.get(self._local.astype(np.int64))
         open_times = np.maximum(timers, self._joins)
@@ -101,12 +105,12 @@ class CensusSample:
 
 
 @njit(cache=True, nogil=True)
-def _count_at(intervals: Intervals, timers, last_rounds, forget_times, time: float, held_back: int):
+def _count_at(intervals, timers, last_rounds, forget_times, time, held_back, held):
     """Counts the devices eligible at a time, with tables of `DeviceMemory`.
 
     Returns:
         Number of eligible devices, of eligible devices with an open timer, of these without those
-        held back by a round, and of eligible devices that may not take part again.
+        held back by a round or a list, and of eligible devices that may not take part again.
     """
     local, start_times, end_times = intervals
     dense, keys, values = timers
@@ -123,5 +127,7 @@ def _count_at(intervals: Intervals, timers, last_rounds, forget_times, time: flo
                 last = value_of(last_dense, last_keys, last_values, local[entry])
                 forgets = value_of(forget_dense, forget_keys, forget_values, local[entry])
                 # A device without its history remembers no round that could hold it back.
-                is_free += last <= held_back or 0 < forgets <= time
+                if last <= held_back or 0 < forgets <= time:
+                    place = np.searchsorted(held, local[entry])
+                    is_free += place == held.size or held[place] != local[entry]
     return eligible, is_open, is_free, is_spent

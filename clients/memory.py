@@ -32,8 +32,10 @@ class DeviceMemory:
         """Number of reports that arrived in time; filled only with a cap."""
         self._forgotten = DeviceMap(devices)
         """Number of these reports before the last loss of the device's history."""
-        self._separation = participation.separation
-        self._is_capped = participation.max_participations is not None
+        self._participation = participation
+        # A later rule also concerns rounds before it, so these are remembered from the start.
+        self._separation = participation.most_separation
+        self._is_capped = participation.counts_contributions
         self._uploads_are_stored = scenario.rounds.uploads is not None
         self._has_losses = HistoryLosses.of(scenario).happen
 
@@ -72,7 +74,7 @@ class DeviceMemory:
         if not self._separation:
             return 0
         # No earlier round is that many rounds ago.
-        return max(0, round_index - self._separation + 1)
+        return max(0, round_index - self._participation.separation_at(round_index) + 1)
 
     def _remember(self, local: Int64Array, settlement: Settlement) -> None:
         """Keeps last rounds and counts of devices, by position, if a policy needs them."""

@@ -42,6 +42,7 @@ from .check_in import (
 )
 from .data.factory import source_of
 from .eligibility import Eligibility
+from .held import HeldHere
 from .known import KnownMembers, KnownWork
 from .latency import upload_seconds
 from .memory import DeviceMemory
@@ -143,6 +144,7 @@ class PopulationShard:
         if self._admission.leaves_out:
             sample = sample.among(self._admission.may_serve(sample.device_ids))
         self._census = sample
+        self._held = HeldHere(scenario, first_device, end_device)
         self._settled = -1
         """The last attempt that was settled."""
 
@@ -354,7 +356,8 @@ class PopulationShard:
 
     def _take_census(self, order: CheckInOrder) -> Census:
         held_back = self._memory.held_back_until(order.rounds[0])
-        return self._census.count(order, self._memory, held_back)
+        held = self._held.at(order.rounds[0], order.window.start_time)
+        return self._census.count(order, self._memory, held_back, held)
 
     def _answer(self, listed: "_Listed", census: Census) -> CheckIns:
         first = listed.first.take(listed.entries)

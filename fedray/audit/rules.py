@@ -56,6 +56,12 @@ class Rule:
     """Least difference between the numbers of two rounds of a device."""
     most: int | None = None
     """Most participations of a device."""
+    within_seconds: float = 0.0
+    """Length of the half-open window within which `most_within` holds; 0 if it is a local day."""
+    most_within: int = 0
+    """Most participations of a device whose rounds start within any such window."""
+    is_local_day: bool = False
+    """Whether the windows are the calendar days of the device, whose time zone is fixed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -173,7 +173,7 @@ def _with_absolute_paths(key: str, value: Any) -> Any:
         return {name: _with_absolute_paths(name, each) for name, each in value.items()}
     # A mechanism is a name or a file.
     is_path = isinstance(value, str) and (
-        (key in PLACES and value) or (key == "mechanism" and Path(value).is_file())
+        (key in (*PLACES, "hold") and value) or (key == "mechanism" and Path(value).is_file())
     )
     return str(Path(value).absolute()) if is_path else value
 

@@ -1,14 +1,21 @@
 """The table `participation`: when a device may take part again."""
 
 import collections
-from typing import Annotated, ClassVar, Literal, Self
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from fedray.base.table import Share, Table
+from fedray.scenario.content import ContentFile
+
+if TYPE_CHECKING:  # it loads pyarrow, which few scenarios need
+    from fedray.scenario.hold import HeldDevices
 
 __all__ = [
     "DataAvailablePolicy",
+    "HoldFile",
+    "LaterRules",
     "MinSepPolicy",
     "Participation",
     "TimerPolicy",
@@ -150,6 +157,43 @@ AnyPolicy = Annotated[
 ]
 
 
+class HoldFile(ContentFile):
+    """A hold file: devices that must wait before they may take part again."""
+
+    suffix: ClassVar[str] = ".csv"
+    most_bytes: ClassVar[int] = 1 << 30
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_name(cls, given: Any) -> Any:
+        return {"file": given} if isinstance(given, str) else given
+
+    def _canonical(self, path: Path) -> bytes:
+        from fedray.scenario.hold import canonical_hold
+
+        return canonical_hold(self._read_file(path), self.file)
+
+    @property
+    def devices(self) -> "HeldDevices":
+        """The devices of the file."""
+        from fedray.scenario.hold import parsed_devices
+
+        return parsed_devices(self.content, self.file)
+
+
+class LaterRules(Table):
+    """Rules that hold from the round `participation.from_round` on, besides the others. They count
+    participations in earlier rounds too."""
+
+    timer_hours: Annotated[float, Field(gt=0, le=87_840)] | None = None
+    """Longer timer than `participation.timer_hours`. Default: the same."""
+    round_separation: Annotated[int, Field(ge=1, lt=2**31)] | None = None
+    """Larger separation than `participation.round_separation`. Default: the same."""
+    max_participations: Annotated[int, Field(ge=1, lt=2**31)] | None = None
+    """Cap on the contributions of a device, as `participation.max_participations`; a device that
+    has reached it takes part in no later round. Default: the same."""
+
+
 EVERYBODY = (0.0, 1.0)
 """Members if any device may serve."""
 
@@ -187,6 +231,16 @@ class Participation(Table):
     """Devices that may ever serve: those whose uniform draw from [0, 1) is from the first number to
     below the second. Every task has the same draw of a device, so [0.05, 1] holds the devices of
     [0, 0.05] out."""
+    hold: HoldFile | None = None
+    """CSV or Parquet file of devices that must wait, by columns `device_id` and `first_round` or
+    `first_time` (seconds since start). A device takes part in no earlier round, and in none that
+    starts before that time; if the value is empty, it never takes part. Default: no device
+    waits."""
+    from_round: Annotated[int, Field(ge=0, lt=2**31, exclude_if=lambda number: number == 0)] = 0
+    """First round to which `hold` and `later` apply. Rounds before it are those of the scenario
+    without the two, so a run is continued with new rules by naming its next round here."""
+    later: LaterRules | None = None
+    """Stricter rules from the round `from_round` on. Default: the rules never change."""
     timer_violators: Share = 0.0
     """Stress: share of devices that ignore the timer."""
     clock_skew_hours: Annotated[float, Field(ge=0, le=1000)] = 0.0
@@ -223,6 +277,23 @@ class Participation(Table):
         # Without policies `max` would fail if the 0 were missing.
         return max(self.round_separation, *(each.gap for each in self.policies or ()), 0)
 
+    def separation_at(self, round_index: int) -> int:
+        """Returns the separation that holds for a round."""
+        is_later = self.later is not None and round_index >= self.from_round
+        return self.most_separation if is_later else self.separation
+
+    @property
+    def most_separation(self) -> int:
+        """Separation of the last rounds; 0 for none."""
+        later = 0 if self.later is None else self.later.round_separation or 0
+        return max(self.separation, later)
+
+    @property
+    def counts_contributions(self) -> bool:
+        """Whether a cap, present or later, counts the contributions of devices."""
+        caps = [self.max_participations, self.later and self.later.max_participations]
+        return any(cap is not None for cap in caps)
+
     @property
     def keys_by_rule(self) -> dict[str, str]:
         """Keys with their values, for messages: "time" makes devices wait, "rounds" keeps rounds
@@ -232,6 +303,8 @@ class Participation(Table):
         time += [keys["time"] for keys in told if "time" in keys]
         rounds = [keys["rounds"] for keys in told if "rounds" in keys]
         own = f"participation.round_separation={self.round_separation}"
+        if self.hold is not None:
+            own = f"the number of devices in participation.hold={self.hold.file}"
         # No policy has `rounds` if round_separation is given, because both together are refused.
         return {"time": " and ".join(time), "rounds": " and ".join(rounds) or own}
 
@@ -281,6 +354,52 @@ class Participation(Table):
             raise ValueError(
                 f"round_separation={self.round_separation}: a device remembers only one last "
                 "round, and the policy min_sep counts other rounds; keep one of the two"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _later_rules_are_stricter(self) -> Self:
+        later = self.later
+        if later is None:
+            # Also given at its default, which changes nothing, so only other values are mistakes.
+            if self.from_round and self.hold is None:
+                raise ValueError(
+                    f"from_round={self.from_round}: neither hold nor later is given; add one, or "
+                    "leave from_round out"
+                )
+            return self
+        if later.timer_hours is not None and not self.has_timer:
+            raise ValueError(
+                f"later.timer_hours={later.timer_hours:g}: policies do not include the timer; add "
+                '{kind = "timer"}, or leave later.timer_hours out'
+            )
+        if later.round_separation and any(each.kind == "min_sep" for each in self.policies or ()):
+            raise ValueError(
+                f"later.round_separation={later.round_separation}: a device remembers only one "
+                "last round, and the policy min_sep counts other rounds; keep one of the two"
+            )
+        if later.timer_hours is not None and not self.timer_hours and self.timer_violators:
+            raise ValueError(
+                f"later.timer_hours={later.timer_hours:g} with timer_hours=0 and timer_violators="
+                f"{self.timer_violators:g}: no device can ignore a timer of 0 h; leave "
+                "timer_violators out"
+            )
+        for name in ("timer_hours", "round_separation"):
+            now, then = getattr(self, name), getattr(later, name)
+            if then is not None and then < now:
+                raise ValueError(
+                    f"later.{name}={then:g} is below {name}={now:g}, but later rules apply besides "
+                    "the others; raise it"
+                )
+        cap = self.max_participations
+        if (
+            cap is not None
+            and later.max_participations is not None
+            and later.max_participations > cap
+        ):
+            raise ValueError(
+                f"later.max_participations={later.max_participations} is above max_participations="
+                f"{cap}, but later rules apply besides the others; lower it"
             )
         return self
 

@@ -52,6 +52,7 @@ FILE_KEYS = (
     "analytics.values.file",
     "availability.file",
     *(f"data.{place}" for place in PLACES),
+    "participation.hold.file",
     "privacy.mechanism.file",
     "training.initial.file",
     "training.task.file",
@@ -149,7 +150,7 @@ class Scenario(Table):
     def for_shards(self) -> Self:
         """Returns a copy to send to shards, without the mechanism's matrix and the task's file."""
         # Shards compute who is eligible, and how many examples are on a device.
-        return self._sent_with(self.availability, self.data)
+        return self._sent_with(self.availability, self.data, self.participation.hold)
 
     def for_trainers(self) -> Self:
         """Returns a copy to send to trainers, without the mechanism's matrix and the availability's
@@ -162,14 +163,18 @@ class Scenario(Table):
         task."""
         return self._sent_with(self.privacy.mechanism)
 
-    def _sent_with(self, *whole: BaseModel) -> Self:
+    def _sent_with(self, *whole: BaseModel | None) -> Self:
         """Returns a copy in which only some tables keep the content of their files."""
 
         def sent(table: BaseModel) -> BaseModel:
             return _as_given(table) if table in whole else _without_content(table)
 
         # `model_copy` runs no validators, which would need content that some tables lack.
+        hold = self.participation.hold
         parts = {
+            "participation": self.participation.model_copy(
+                update={"hold": None if hold is None else sent(hold)}
+            ),
             "privacy": self.privacy.model_copy(update={"mechanism": sent(self.privacy.mechanism)}),
             "availability": sent(self.availability),
             "data": sent(self.data),
@@ -183,7 +188,8 @@ class Scenario(Table):
     def content_files(self) -> tuple[ContentFile, ...]:
         """Tables that name a file which is stored with traces."""
         values = None if self.analytics is None else self.analytics.values
-        own = [each for each in (self.availability, values) if isinstance(each, ContentFile)]
+        tables = (self.availability, self.participation.hold, values)
+        own = [each for each in tables if isinstance(each, ContentFile)]
         return (*own, *self.training_files)
 
     @property
@@ -381,6 +387,24 @@ class Scenario(Table):
                 f"within rounds.count={count} rounds; use kind 'tree' with "
                 "restarts, or 'identity', which needs none"
             )
+
+    @model_validator(mode="after")
+    def _held_devices_can_be_held(self) -> Self:
+        given = self.participation
+        key = "hold" if given.hold is not None else "later"
+        if (given.hold or given.later) and self.rounds.mode != "on-device":
+            raise ValueError(
+                f"participation.{key} with rounds.mode={self.rounds.mode!r}: devices are held only "
+                "if rounds select their devices together; use rounds.mode='on-device'"
+            )
+        if given.hold is not None:
+            ids = given.hold.devices.device_ids
+            if ids.size and int(ids[-1]) >= self.device_ids:
+                raise ValueError(
+                    f"participation.hold={given.hold.file!r} names device {ids[-1]}, but devices "
+                    f"have ids from 0 to {self.device_ids - 1}; correct the file"
+                )
+        return self
 
     @model_validator(mode="after")
     def _uploads_are_of_no_round(self) -> Self:

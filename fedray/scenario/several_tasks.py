@@ -422,6 +422,11 @@ def _why_alone(task: TaskScenario) -> str:
             "data.vocabulary_file is private, and what it cost is not in the sum over all tasks; "
             "run the task by itself"
         )
+    if task.scenario.participation.later is not None:
+        return (
+            f"participation.from_round={task.scenario.participation.from_round}: later rules apply "
+            "to a single task; leave participation.later out, or run the task by itself"
+        )
     if task.starts_days >= rounds.max_days:
         return (
             f"starts_days={task.starts_days:g} is not before rounds.max_days={rounds.max_days:g}; "

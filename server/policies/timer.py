@@ -16,6 +16,10 @@ class Timer(ParticipationPolicy):
 
     resets_on: str
     """The event; see `fedray.scenario.participation.Participation.timer_resets_on`."""
+    extra_seconds: float = 0.0
+    """Time that is added to every device's own timer, by a rule of later rounds."""
+    is_new: bool = False
+    """Whether there was no timer before that rule, so that no device ignored one."""
 
     @classmethod
     def of(cls, table: TimerPolicy, scenario: Scenario) -> "Timer":
@@ -27,10 +31,11 @@ class Timer(ParticipationPolicy):
         """Returns times rounded up to seconds, so that no device comes before its timer has run
         out."""
         resets, times = self._starts(attempt)
-        is_started = resets & (attempt.timer_seconds > 0.0)
+        is_started = resets & (self.is_new | (attempt.timer_seconds > 0.0))
         # A device that does not report may have an infinite time, which no whole second can hold.
         since = np.where(resets, times, 0.0)
-        return Absence(since, np.where(is_started, np.ceil(since + attempt.timer_seconds), 0.0))
+        seconds = attempt.timer_seconds + self.extra_seconds
+        return Absence(since, np.where(is_started, np.ceil(since + seconds), 0.0))
 
     def _starts(self, attempt: Attempt) -> tuple[BoolArray, Float64Array]:
         """Returns whether the timer of each device [S] starts, and when."""

@@ -21,6 +21,7 @@ from fedray.base.arrays import Float64Array, Int32Array, UInt32Array, UInt64Arra
 from fedray.base.errors import Starved
 from fedray.base.rng import Stream, stream_key
 from fedray.scenario import Scenario, SeveralTasks
+from fedray.scenario.hold import HeldDevices
 from fedray.scenario.several_tasks import TaskScenario, sharing_timer, tasks_of
 from fedray.trace.checkpoints import prefixed, under
 from fedray.wire.messages import (
@@ -33,7 +34,7 @@ from fedray.wire.messages import (
     Window,
 )
 from fedray.wire.protocols import Shard
-from ..policies.policy import Policies
+from ..policies.policy import Attempt, Policies
 from .budget import filter_of
 from .pace import Pace, Samplers
 from .reservoir import drawn_cohort
@@ -280,6 +281,49 @@ class CohortTask(TaskRounds):
         of_time = tuple(each for each in policies.each if not each.counts_contributions)
         self.shared: Policies = replace(policies, each=of_time)
         self.filter = filter_of(self.scenario)
+        self._waits: list[tuple[UInt64Array, Float64Array]] = []
+        """Devices of attempts before `rules.from_round`, and the times at which the later policies
+        admit them."""
+
+    @property
+    def held(self) -> HeldDevices | None:
+        """Devices that wait by the list of the scenario; None without one."""
+        hold = self.scenario.participation.hold
+        return None if hold is None else hold.devices
+
+    def note_waits(self, attempted: Attempt) -> None:
+        """Notes how long devices of an attempt would wait by the later policies."""
+        later = self.rules.later_policies
+        if later is None or self.round_index >= self.rules.from_round:
+            return
+        times = later.open_times(attempted).astype(np.float64)
+        chosen = times > 0.0
+        self._waits.append((attempted.device_ids[chosen], times[chosen]))
+
+    def waits_at(self, time: float) -> HeldDevices | None:
+        """Returns the devices that the later policies keep away at a time because of earlier
+        rounds; None if none."""
+        if not self._waits:
+            return None
+        device_ids, times = map(np.concatenate, zip(*self._waits, strict=True))
+        # The latest time of a device is its last row.
+        order = np.lexsort((times, device_ids))
+        device_ids, times = device_ids[order], times[order]
+        is_last = np.append(device_ids[1:] != device_ids[:-1], True)
+        chosen = is_last & (times > time)
+        return HeldDevices.of(device_ids[chosen], times[chosen], "first_time")
+
+    def state(self) -> dict[str, NDArray]:
+        state = super().state()
+        waits = self.waits_at(0.0)
+        if waits is not None:
+            state |= {"waits.devices": waits.device_ids, "waits.times": waits.first_times}
+        return state
+
+    def load(self, state: dict[str, NDArray]) -> None:
+        super().load(state)
+        if "waits.devices" in state:
+            self._waits = [(state["waits.devices"], state["waits.times"])]
 
     def remember(self, settlement: Settlement) -> None:
         super().remember(settlement)
@@ -316,6 +360,12 @@ class Coordinator(RoundLoop):
             # The first round may start once enough devices wait.
             self._selection.select_from(task.place, task.begins)
             self._selection.open(task.place, task.begins, ready_time=task.begins)
+            # The list may be known from the start, since selection asks it only from its round on.
+            self._hold(task, task.held)
+
+    def _hold(self, task: CohortTask, held: HeldDevices | None) -> None:
+        if held is not None:
+            self._selection.hold(task.place, held)
 
     def state(self) -> dict[str, NDArray]:
         selection = prefixed("selection.", self._selection.state())
@@ -324,6 +374,9 @@ class Coordinator(RoundLoop):
     def load(self, state: dict[str, NDArray]) -> None:
         super().load(state)
         self._selection.load(under("selection.", state))
+        for task in self.tasks:
+            if task.round_index >= task.rules.from_round:
+                self._hold(task, task.waits_at(self._window.end_time))
         self._exclusions = int(state["excluded"][0])
 
     def _start_window(self, check_ins: CheckIns) -> None:
@@ -373,6 +426,8 @@ class Coordinator(RoundLoop):
         if task.is_late(closed.record.closed):
             task.starve(closed.record.closed)
         task.note(closed.record)
+        if closed.record.is_committed and task.round_index == task.rules.from_round:
+            self._hold(task, task.waits_at(time))
         # The next round opens when this one starts, not when it closes: its devices gather
         # meanwhile.
         task.opened = time
@@ -418,6 +473,7 @@ class Coordinator(RoundLoop):
         """Settles the devices of an attempt. Selection learns of it at once, the shards with the
         next order."""
         settlement = reporting.settlement
+        task.note_waits(reporting.attempted)
         # Tasks that share the timer come first, because the return of a device depends on all
         # timers.
         others = self._timers_of_others(task, reporting)

@@ -25,7 +25,7 @@ from fedray.base.rng import Key, Stream, draw, normal, stream_key, uniform
 from fedray.scenario import Scenario
 from fedray.wire.device_classes import DeviceClasses, class_of, classes_of
 from fedray.wire.messages import NEVER, Outcome, Settlement
-from ..policies.factory import policies_of
+from ..policies.factory import later_policies_of, policies_of
 from ..policies.policy import Attempt, Policies
 from .closing import ClosingRule, closing_rule_of
 
@@ -90,6 +90,13 @@ class RoundRules:
     """Distribution of the course of attempts."""
     outages: Float64Array
     """[O, 2]; start and end of each, seconds since start, in order and disjoint."""
+    from_round: int = 0
+    """Round from which `later_policies` and the held devices count."""
+    later_policies: Policies | None = None
+    """Policies from then on; None if they stay the same."""
+    later_cap: int | None = None
+    """Number of contributions with which a device takes part in no round from then on; None for no
+    such cap."""
 
     @classmethod
     def of(cls, scenario: Scenario) -> "RoundRules":
@@ -108,7 +115,17 @@ class RoundRules:
             policies=policies_of(scenario),
             fates=FateModel.of(scenario),
             outages=outages_of(scenario),
+            from_round=scenario.participation.from_round,
+            later_policies=later_policies_of(scenario),
+            later_cap=scenario.participation.later
+            and scenario.participation.later.max_participations,
         )
+
+    def policies_at(self, round_index: int) -> Policies:
+        """Returns the policies that the devices of a round remember it by."""
+        if self.later_policies is None or round_index < self.from_round:
+            return self.policies
+        return self.later_policies
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,6 +305,7 @@ def resolve_reporting(
         timer_seconds=selected.timer_seconds,
         contributions=selected.contributions,
     )
+    policies = rules.policies_at(round_index)
     settlement = Settlement(
         attempt=attempt,
         round_index=round_index,
@@ -295,9 +313,9 @@ def resolve_reporting(
         check_in_times=selected.check_in_times,
         report_times=np.where(reports, report_times, np.nan),
         outcomes=outcomes,
-        open_times=rules.policies.open_times(attempted),
-        remembers_round=rules.policies.remembers_round(attempted),
-        forget_times=rules.policies.forget_times(attempted),
+        open_times=policies.open_times(attempted),
+        remembers_round=policies.remembers_round(attempted),
+        forget_times=policies.forget_times(attempted),
         task=task,
     )
     return Reporting(

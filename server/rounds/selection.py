@@ -30,6 +30,7 @@ from fedray.base.arrays import (
 )
 from fedray.base.compiled import njit
 from fedray.base.rng import Key, Stream, address_within, draw, exponential, stream_key, stream_seed
+from fedray.scenario.hold import HeldDevices
 from fedray.scenario.several_tasks import TASK_BITS
 from fedray.trace.checkpoints import prefixed, under
 from fedray.wire.messages import NO_CHECK_INS, NO_WINDOW, CheckIns, Window
@@ -51,6 +52,9 @@ from .rounds import RoundRules, Selected
 EXHAUSTED, FULL, TIMED_OUT, DOWN = 0, 1, 2, 3
 _READY = 4
 """Results of `Selection.advance`; inside the kernel also: a round may start now."""
+
+_NO_CAP = 2**32
+"""More contributions than are counted."""
 
 _ENTRY = np.dtype(
     [
@@ -110,10 +114,26 @@ class _Rules(NamedTuple):
     """Least difference between the numbers of two rounds of a device; 0 for none."""
     weights: Float64Array
     """See `fedray.scenario.several_tasks.FederatedTask.weight`."""
+    caps: Int64Array
+    """Number of contributions with which a device takes part in no round any more, from the round
+    of `holds_from` on."""
+    holds_from: Int64Array
+    """First round of a task from which devices are held."""
     offer_keys: UInt64Array
     """[T, 2]; keys of the draws that decide between tasks."""
     return_key: Key
     """Key of the draws of next check-ins."""
+
+
+class _Held(NamedTuple):
+    """Devices that must wait, for compiled code, sorted by key; [H] each."""
+
+    keys: UInt64Array
+    """Device and task together: see `_key`."""
+    first_rounds: Int64Array
+    """First round of the task that may select the device."""
+    first_times: Float64Array
+    """Time from which it may select the device, seconds since start."""
 
 
 class _Attempts(NamedTuple):
@@ -160,11 +180,15 @@ class Selection:
             targets=np.array([each.selection_target for each in rules]),
             rooms=np.array([each.waiting_room for each in rules]),
             timers=np.array([each.timer_seconds for each in rules]),
-            separations=np.array([each.policies.separation for each in rules]),
+            separations=np.zeros(len(rules), np.int64),
+            caps=np.array([each.later_cap or _NO_CAP for each in rules]),
+            holds_from=np.array([each.from_round for each in rules]),
             weights=np.array(weights, np.float64),
             offer_keys=np.array([_offer_key(seed, task) for task in range(len(rules))], np.uint64),
             return_key=stream_key(seed, Stream.RETURN),
         )
+        self._round_rules = rules
+        self._held = _Held(np.empty(0, np.uint64), np.empty(0, np.int64), np.empty(0))
         self._timeouts = [each.selection_timeout_seconds for each in rules]
         self._outages = rules[0].outages
         self._attempts = _Attempts.of(len(rules))
@@ -179,6 +203,23 @@ class Selection:
         self._outage = 0
         """The next outage, or the one in progress."""
         self.down_until = 0.0
+
+    def hold(self, task: int, held: HeldDevices) -> None:
+        """Makes devices wait for a task, from the round `holds_from` on, besides those that do.
+
+        Args:
+            task: the task.
+            held: the devices; one that must wait already waits until both permit it.
+        """
+        now = self._held
+        added = (held.device_ids << np.uint64(TASK_BITS)) | np.uint64(task)
+        rounds = np.concatenate([now.first_rounds, held.first_rounds])
+        times = np.concatenate([now.first_times, held.first_times])
+        keys, place = np.unique(np.concatenate([now.keys, added]), return_inverse=True)
+        first_rounds, first_times = np.zeros(keys.size, np.int64), np.zeros(keys.size)
+        np.maximum.at(first_rounds, place, rounds)
+        np.maximum.at(first_times, place, times)
+        self._held = _Held(keys, first_rounds, first_times)
 
     def start_window(self, check_ins: CheckIns, window: Window) -> None:
         """Enters a window, and forgets everything that its lists account for.
@@ -228,6 +269,11 @@ class Selection:
             (EXHAUSTED). The last two are for all tasks; their task is -1.
         """
         self._attempts.rounds[:] = rounds
+        # A later separation also concerns the rounds before it.
+        of_rounds = zip(self._round_rules, rounds, strict=True)
+        self._rules.separations[:] = [
+            each.policies_at(number).separation for each, number in of_rounds
+        ]
         next_outage = np.inf
         if self._outage < len(self._outages):
             next_outage = float(self._outages[self._outage, 0])
@@ -238,6 +284,7 @@ class Selection:
             next_outage,
             self.down_until,
             self._rules,
+            self._held,
             self._by_task,
             self._waiting,
             self._table,
@@ -447,7 +494,9 @@ def _come_again(
 
 
 @njit(cache=True, nogil=True)
-def _advance(arrivals, window, attempts, next_outage, down_until, rules, by_task, waiting, table):
+def _advance(
+    arrivals, window, attempts, next_outage, down_until, rules, held, by_task, waiting, table
+):
     """Goes through the window's check-ins in order of time; see `Selection.advance`."""
     # Arrays are taken out of their tuples once, and steps of every check-in only get numbers and
     # records: compiled code counts references whenever it reaches into a tuple or passes an array,
@@ -472,6 +521,11 @@ def _advance(arrivals, window, attempts, next_outage, down_until, rules, by_task
     rooms = rules.rooms
     timers = rules.timers
     separations = rules.separations
+    caps = rules.caps
+    holds_from = rules.holds_from
+    held_keys = held.keys
+    first_rounds = held.first_rounds
+    first_times = held.first_times
     weights = rules.weights
     offer_keys = rules.offer_keys
     waiting_counts = waiting.counts
@@ -543,9 +597,24 @@ def _advance(arrivals, window, attempts, next_outage, down_until, rules, by_task
                     opens = max(opens, noted.open_time)
                     last_round = max(last_round, np.int64(noted.last_round))
                     noted_contributions = noted.contributions
+                first_round = np.int64(0)
+                if rounds[task] >= holds_from[task]:
+                    if held_keys.size:
+                        key = _key(device, task)
+                        place = np.searchsorted(held_keys, key)
+                        if place < held_keys.size and held_keys[place] == key:
+                            first_round = first_rounds[place]
+                            opens = max(opens, first_times[place])
+                    if contributions.size:
+                        count = max(noted_contributions, contributions[row, task])
+                        # A device at the cap never comes again, so no later check-in is drawn.
+                        if count >= caps[task]:
+                            opens = np.inf
                 # If no task takes the device now, it may come when the first of its timers opens.
                 admitted = min(admitted, opens)
                 if is_busy or opens > time or by_task[task] >= rooms[task]:
+                    continue
+                if rounds[task] < first_round:
                     continue
                 separation = separations[task]
                 if separation and last_round >= 0 and rounds[task] - last_round < separation:
