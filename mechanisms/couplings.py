@@ -76,22 +76,23 @@ class Couplings:
         self.sensitivities = PatternSensitivities(strategy, rounds, G=G)
         """Sensitivities of whole patterns, at most constant noise."""
         self.falls = isinstance(strategy, ToeplitzStrategy) and strategy.is_non_increasing(rounds)
-        """Whether H = G, so that nothing is lost."""
+        """Whether G itself falls."""
+        self.is_scaled = scales is not None
+        """Whether noise grows."""
+        self._strategy, self._rounds, self._G = strategy, rounds, G
         self._released = released
         self._majorant: Float64Array | None = None
         self._past: Float64Array | None = None
-        # Without a future, only whole patterns are needed.
-        if not self.falls and released < rounds:
-            self._majorise(strategy, rounds, G)
 
-    def _majorise(self, strategy: Strategy, rounds: int, G: Float64Array | None) -> None:
+    def _majorise(self) -> None:
+        strategy, rounds = self._strategy, self._rounds
         if rounds > GRAM_TABLE_ROUNDS:
             raise SensitivityUnknown(
                 f"rounds={rounds}: the bound for what devices may still do with this "
                 f"{strategy.kind} strategy takes at most {GRAM_TABLE_ROUNDS:,} rounds; plan fewer, "
                 "or use a mechanism with non-increasing coefficients"
             )
-        G = strategy.gram(rounds) if G is None else G
+        G = strategy.gram(rounds) if self._G is None else self._G
         r = self._released
         past = np.abs(G[:r, r:])
         self._past = np.maximum.accumulate(past[:, ::-1], axis=1)[:, ::-1]
@@ -106,14 +107,17 @@ class Couplings:
     def of_past(self, past: Int64Array, later: Int64Array) -> Float64Array:
         """Returns H elementwise for released rounds and future ones, of shapes that broadcast."""
         if self._past is None:
-            return self._entries(past, later)
+            self._majorise()
+        assert self._past is not None
         return self._past[past, later - self._released]
 
     def of_future(self, earlier: Int64Array, later: Int64Array) -> Float64Array:
         """Returns H elementwise for two future rounds, earlier <= later."""
         if self._majorant is None:
-            return self._entries(earlier, later)
+            self._majorise()
+        assert self._majorant is not None
         return self._majorant[earlier - self._released, later - self._released]
 
-    def _entries(self, earlier: Int64Array, later: Int64Array) -> Float64Array:
-        return self.sensitivities.entries(*np.broadcast_arrays(earlier, later))
+    def entries(self, earlier: Int64Array, later: Int64Array) -> Float64Array:
+        """Returns |G| elementwise, earlier <= later, of shapes that broadcast."""
+        return np.abs(self.sensitivities.entries(*np.broadcast_arrays(earlier, later)))

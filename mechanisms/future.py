@@ -248,6 +248,13 @@ class Barred:
         return np.array(lags)
 
     @cached_property
+    def allows_all(self) -> bool:
+        """Whether a device may take part in every round from its first allowed one on."""
+        future = np.arange(self.released, self.rounds)
+        is_next = (self.barred[0, future] == future + 1).all()
+        return len(self.barred) == 1 and self.most is None and bool(is_next)
+
+    @cached_property
     def has_growing_gaps(self) -> bool:
         """Whether only the last participation counts, and its least gap never falls from round r
         on: then the earliest continuation has the smallest gaps too."""

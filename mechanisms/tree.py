@@ -389,55 +389,70 @@ def _largest_square(
         def right_of(start: int) -> Best:
             return subtree(height - 1, start, real - half)
 
-        joined = join(left, half, real - min_sep, barred, right_of)
-        # Squares decide between patterns of equal count only, so the node's own term, which
-        # depends only on the count, can be added after joining.
-        # The node itself adds the square of the participations below it.
-        return replace(joined, squares=joined.squares + joined.counts**2)
-
-    def join(
-        left: Best, half: int, free: int, barred: int, right_of: Callable[[int], Best]
-    ) -> Best:
-        """Joins patterns of the left part, of size `half`, with patterns that may follow them in
-        the right part."""
         # The last round of the left part, or an earlier participation, bars rounds of the right
         # part.
         first_free = np.maximum(left.lasts + min_sep, barred) - half
-        rights = [right_of(start) for start in first_free.tolist()]
-        # Patterns are in order of participations, so those that are too many come last.
-        most_right = (max_participations - left.counts).tolist()
-        sizes = [
-            int(np.searchsorted(right.counts, most, side="right"))
-            for right, most in zip(rights, most_right, strict=True)
-        ]
-
-        def following(name: str) -> Int64Array:
-            found = zip(rights, sizes, strict=True)
-            return np.concatenate([getattr(right, name)[:size] for right, size in found])
-
-        of_left = np.repeat(np.arange(len(sizes)), sizes)
-        of_right = np.concatenate([np.arange(size) for size in sizes])
-        squares = left.squares[of_left] + following("squares")
-        lasts = np.maximum(left.lasts[of_left], half + following("lasts"))
-        counts = left.counts[of_left] + following("counts")
-        # Last rounds up to `free` count as equal, because they bar no later round.
-        kept = _undominated(squares, np.maximum(lasts, free), counts)
-        parts = _Parts(left, rights, np.stack([of_left, of_right])[:, kept], half)
-        return Best(squares[kept], lasts[kept], counts[kept], parts)
+        both = joined(left, half, first_free, real - min_sep, max_participations, right_of)
+        # Squares decide between patterns of equal count only, so the node's own term, which
+        # depends only on the count, can be added after joining.
+        # The node itself adds the square of the participations below it.
+        return replace(both, squares=both.squares + both.counts**2)
 
     # Trees are joined from left to right, like the halves of one tree, but without a node above.
     total = NOBODY
     for tree in trees:
         end = tree.start + tree.real
-        total = join(
+        total = joined(
             total,
             tree.start,
+            np.maximum(total.lasts + min_sep, 0) - tree.start,
             end - min_sep,
-            0,
+            max_participations,
             lambda start, tree=tree: subtree(tree.height, start, tree.real),
         )
     largest = int(total.squares.argmax())
     return int(total.squares[largest]), total.rounds(largest)
+
+
+def joined(
+    left: Best,
+    half: int,
+    first_free: Int64Array,
+    free: int,
+    max_participations: int,
+    right_of: Callable[[int], Best],
+) -> Best:
+    """Joins patterns of the left part, of size `half`, with patterns that may follow them in the
+    right part.
+
+    Args:
+        left: best patterns of the left part, N.
+        half: first round of the right part; its rounds count from there.
+        first_free: first round of the right part that each left pattern allows, [N].
+        free: last rounds up to this one bar no round after both parts, so they count as equal.
+        max_participations: largest number of participations of a pattern.
+        right_of: best patterns of the right part, by the first round that is allowed.
+    """
+    rights = [right_of(start) for start in first_free.tolist()]
+    # Patterns are in order of participations, so those that are too many come last.
+    most_right = (max_participations - left.counts).tolist()
+    sizes = [
+        int(np.searchsorted(right.counts, most, side="right"))
+        for right, most in zip(rights, most_right, strict=True)
+    ]
+
+    def following(name: str) -> Int64Array:
+        found = zip(rights, sizes, strict=True)
+        return np.concatenate([getattr(right, name)[:size] for right, size in found])
+
+    of_left = np.repeat(np.arange(len(sizes)), sizes)
+    of_right = np.concatenate([np.arange(size) for size in sizes])
+    squares = left.squares[of_left] + following("squares")
+    lasts = np.maximum(left.lasts[of_left], half + following("lasts"))
+    counts = left.counts[of_left] + following("counts")
+    kept = _undominated(squares, np.maximum(lasts, free), counts)
+    parts = _Parts(left, rights, np.stack([of_left, of_right])[:, kept], half)
+    return Best(squares[kept], lasts[kept], counts[kept], parts)
 
 
 def _undominated(squares: Int64Array, lasts: Int64Array, counts: Int64Array) -> Int64Array:

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedray.audit.participation import Chosen, Patterns
 from fedray.base.arrays import Float64Array
-from fedray.mechanisms.continuation import Continued, Future, largest_continued
+from fedray.mechanisms.continuation import Continued, Future, largest_continued, least_growth
 from fedray.mechanisms.strategy import Strategy
 
 
@@ -46,6 +46,14 @@ def forward_sensitivity(
         return found
     theorem = f"{found.theorem}; contributions count in full, whatever their weights"
     return replace(found, is_exact=False, theorem=theorem)
+
+
+def least_noise_growth(
+    strategy: Strategy, patterns: Patterns, future: Future, limit: float
+) -> tuple[float, Continued] | None:
+    """Returns the least factor on the noise from now on that keeps a sensitivity, as
+    `fedray.mechanisms.continuation.least_growth` does."""
+    return least_growth(strategy, _Pasts(patterns), future, limit)
 
 
 def spent_sensitivity(strategy: Strategy, patterns: Patterns) -> Continued:

@@ -9,17 +9,18 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
 from fedray.audit.members import are_members
 from fedray.audit.noise import DeviceNoise, Noise, changed_rounds, most_changed, released
 from fedray.audit.participation import Patterns
-from fedray.audit.rules import ROUND_TIMES, rules_of
+from fedray.audit.rules import DAY, ROUND_TIMES, Rule, are_periods_kept, rules_of
 from fedray.audit.schedule import following_rounds
 from fedray.audit.sensitivity import TraceSensitivity
 from fedray.audit.waits import waits_between
+from fedray.audit.zones import zone_hours_of
 from fedray.base.arrays import Float64Array, Int64Array
 from fedray.base.document import Document, InJson, Key, Keys, NotInJson
 from fedray.base.rounding import counted, down, shown_min_sep
@@ -64,6 +65,30 @@ REPEATED = (
 exact all the same."""
 
 
+OUTER = (
+    "an upper bound, since the rules allow fewer patterns than these (min-sep, participations) "
+    "figures"
+)
+
+
+class Period(NamedTuple):
+    """A largest number of participations of a device in any half-open window of some length, or on
+    a calendar day of one time zone."""
+
+    most: int
+    """The largest number."""
+    seconds: float = 0.0
+    """Length of the window; 0 for a calendar day."""
+    offset: float = 0.0
+    """Local time minus that of the rounds, seconds, for a calendar day."""
+
+    def ends(self, begins: Float64Array) -> Float64Array:
+        """Returns the ends [n] of the last periods that contain some times [n]."""
+        if self.seconds:
+            return begins + self.seconds
+        return (np.floor((begins + self.offset) / DAY) + 1.0) * DAY - self.offset
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Participation that a set of rules allows: (min-sep, max participations), with a reason."""
@@ -77,6 +102,8 @@ class Limits:
     pairs: tuple[MinSep, ...] = ()
     """Frontier within the participation: each device keeps at least one of them; empty if all keep
     one participation."""
+    is_outer: bool = False
+    """Whether the rules allow less than the participation, so that figures from it are bounds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +277,13 @@ def of_limits(
                 max(under, key=lambda each: each.value),
                 lower_bound=max(each.lower_bound for each in under),
             )
+            if limits.is_outer:
+                sensitivity = replace(
+                    sensitivity,
+                    is_exact=False,
+                    theorem=f"{sensitivity.theorem}; {OUTER}",
+                    lower_bound=0.0,
+                )
             changed = 1 if noise is None else most_changed(noise, limits.pairs or (participation,))
             rounds, participation = participation.rounds, None if limits.pairs else participation
             event = event_of(strategy, rounds, sensitivity, participation, noise, changed)
@@ -324,6 +358,12 @@ def enforced_limits(
         is_committed = trace.rounds["state"] == 0
         columns = (trace.rounds[name][is_committed] for name in ("opened", "started", "closed"))
         limits = limits_at(scenario, *columns)
+        if not are_periods_kept(trace, scenario):
+            return Limits(
+                None,
+                "devices of this trace took part more often within a period than the rules allow, "
+                "so the rules were not kept",
+            )
         held_out = int((~are_members(scenario, patterns.device_ids)).sum())
         if held_out:
             return Limits(
@@ -387,9 +427,10 @@ def allowed(
     timer_seconds: float,
     round_separation: int = 0,
     most: int | None = None,
+    periods: Sequence[Period] = (),
 ) -> MinSep:
-    """Returns the tightest (b, k) that a timer, a separation in rounds and a cap on participations
-    ensure.
+    """Returns the tightest (b, k) that a timer, a separation in rounds, a cap on participations and
+    limits within periods ensure.
 
     A device that takes part in round r starts its timer at `earliest[r]` [n seconds] or later. It
     takes part in round s at `latest[s]` [n seconds] or before, and only once the timer has run out.
@@ -398,6 +439,10 @@ def allowed(
     each may follow the one before is k; going to the earliest permitted round each time gives it,
     because the earliest permitted round never falls as r grows. It is at most floor(duration /
     timer_seconds) + 1.
+
+    A limit of m within a period lets s follow the m-th participation before it, in round r, only if
+    `latest[s]` is not before the end of the period that begins with `earliest[r]`. The same holds
+    for it: the earliest permitted round gives the longest chain.
     """
     n = earliest.size
     rounds = np.arange(n)
@@ -406,34 +451,49 @@ def allowed(
     earliest = np.minimum.accumulate(earliest[::-1])[::-1]
     # Without a separation a device may be in the next round, but not twice in the same one.
     following = np.maximum(rounds + 1, rounds + round_separation)
+    # The first round whose running maximum reaches a time is the first that reaches it.
+    reached = np.maximum.accumulate(latest)
     if timer_seconds > 0:
-        # The first round whose running maximum reaches a time is the first that reaches it.
-        in_time = np.searchsorted(
-            np.maximum.accumulate(latest), earliest + timer_seconds, side="left"
-        )
+        in_time = np.searchsorted(reached, earliest + timer_seconds, side="left")
         following = np.maximum(following, in_time)
-    return tightest(following, most)
+    after = [(each.most, np.searchsorted(reached, each.ends(earliest))) for each in periods]
+    return tightest(following, most, after)
 
 
-def tightest(following: Int64Array, most: int | None = None) -> MinSep:
+def tightest(
+    following: Int64Array,
+    most: int | None = None,
+    after: Sequence[tuple[int, Int64Array]] = (),
+) -> MinSep:
     """Returns the tightest (b, k) if a device in round r may next take part in round
     `following[r]`.
 
     Args:
         following: [n]; n for rounds after which a device may not return.
         most: largest number of participations of a device; None for any.
+        after: pairs (m, rounds [n]): the m-th participation after one in round r is in round
+            `rounds[r]` or later. The rounds never fall.
     """
     n = following.size
     rounds = np.arange(n)
+    for step, later in after:
+        if step == 1:
+            following = np.maximum(following, later)
     # Recorded times may overlap; this errs on the safe side.
     following = np.minimum.accumulate(following[::-1])[::-1]
     inside = following < n
     # If no device may return, b is n: no two rounds are further apart.
     b = int((following - rounds)[inside].min(initial=n))
     # Returning as early as permitted gives the longest chain; see `allowed`.
-    k, at = 1, int(following[0])
+    chain, at = [0], int(following[0])
     while at < n:
-        k, at = k + 1, int(following[at])
+        chain.append(at)
+        at = max(
+            int(following[at]),
+            *(int(later[chain[-step]]) for step, later in after if len(chain) >= step),
+            0,
+        )
+    k = len(chain)
     return fitting(n, b, k if most is None else min(k, most))
 
 
@@ -457,12 +517,15 @@ def _limits_of_run(
         staleness = 0 if is_from_report else scenario.rounds.max_staleness
         times = opened[np.maximum(np.arange(n) - staleness, 0)], closed
     most = min((rule.most for rule in rules if rule.most is not None), default=None)
-    participation = allowed(
-        *times,
-        max((rule.seconds for rule in rules), default=0.0),
-        max((rule.separation for rule in rules), default=0),
-        most,
-    )
+    seconds = max((rule.seconds for rule in rules), default=0.0)
+    separation = max((rule.separation for rule in rules), default=0)
+    # A device is in one time zone for the whole run, and the worst zone counts.
+    in_zones = [
+        allowed(*times, seconds, separation, most, periods)
+        for periods in _periods_of(rules, scenario)
+    ]
+    participation = loosest(in_zones)
+    is_outer = any(rule.most_within > 1 for rule in rules) or len(set(in_zones)) > 1
     assumptions = [
         "The times of the rounds are as recorded, and do not depend on what a single device holds."
     ]
@@ -479,7 +542,27 @@ def _limits_of_run(
             "no rule that ensures anything was in force, so a device might have taken part in "
             f"each of the {n:,} rounds"
         )
-    return Limits(participation, "; ".join(reasons), tuple(assumptions))
+    return Limits(participation, "; ".join(reasons), tuple(assumptions), is_outer=is_outer)
+
+
+def _periods_of(rules: Sequence[Rule], scenario: Scenario) -> list[tuple[Period, ...]]:
+    """Returns the periods of some rules for the devices of each time zone; one entry if zones do
+    not matter."""
+    limiting = [rule for rule in rules if rule.most_within]
+    zones = zone_hours_of(scenario) if any(rule.is_local_day for rule in limiting) else [0.0]
+    return [
+        tuple(Period(rule.most_within, rule.within_seconds, 3600.0 * hours) for rule in limiting)
+        for hours in zones
+    ]
+
+
+def loosest(each: Sequence[MinSep]) -> MinSep:
+    """Returns the tightest participation that contains several of the same rounds."""
+    return fitting(
+        each[0].rounds,
+        min(one.min_sep for one in each),
+        max(one.max_participations for one in each),
+    )
 
 
 def _limits_of_uploads(scenario: Scenario, opened: Float64Array) -> Limits:

@@ -19,12 +19,18 @@ def are_members(scenario: Scenario, device_ids: UInt64Array) -> BoolArray:
     if scenario.participation.members == EVERYBODY:
         return np.ones(device_ids.size, np.bool_)
     low, high = scenario.participation.members
-    key = hashlib.blake2b(f"{scenario.seed}:{_STREAM}".encode(), digest_size=8).digest()
-    # The arrays between take ten times the memory of the ids, so a million are drawn at once.
-    parts = np.array_split(device_ids, device_ids.size // 10**6 + 1)
-    words = np.concatenate([_first_words(key, part) for part in parts])
+    words = first_words(scenario.seed, _STREAM, device_ids)
     drawn = (words >> np.uint64(11)) * 2.0**-53
     return (low <= drawn) & (drawn < high)
+
+
+def first_words(seed: int, stream: int, device_ids: UInt64Array) -> UInt64Array:
+    """Returns the first two words, of 32 bits each, that a stream of a seed draws for devices [N],
+    as one of 64 bits, [N]."""
+    key = hashlib.blake2b(f"{seed}:{stream}".encode(), digest_size=8).digest()
+    # The arrays between take ten times the memory of the ids, so a million are drawn at once.
+    parts = np.array_split(device_ids, device_ids.size // 10**6 + 1)
+    return np.concatenate([_first_words(key, part) for part in parts])
 
 
 def _first_words(key: bytes, device_ids: UInt64Array) -> UInt64Array:

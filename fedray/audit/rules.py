@@ -13,12 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedray.audit.waits import is_first_of_upload
+from fedray.audit.zones import zone_hours_on
 from fedray.base.arrays import BoolArray, Float64Array, Int64Array, UInt64Array
 from fedray.base.document import Document
 from fedray.base.rounding import counted
 from fedray.scenario import Scenario
 from fedray.scenario.participation import (
     MinSepPolicy,
+    MostPerPeriodPolicy,
     Participation,
     PolicyTable,
     TimerPolicy,
@@ -29,6 +31,8 @@ from fedray.wire.messages import Outcome
 
 ROUND_TIMES = ", and the times at which rounds started"
 """End of the names of rules whose limits rest on these times."""
+DAY = 86_400.0
+"""Length of a calendar day, seconds."""
 LOST = "devices may lose their history"
 WRONG_TIMERS = "some devices ignore it or have wrong clocks"
 _RESET = {
@@ -126,6 +130,24 @@ def _period(policy: WithoutReplacementPolicy, given: Participation, lost: str) -
     )
 
 
+def _most_per_period(
+    policy: MostPerPeriodPolicy, given: Participation, lost: str
+) -> Iterator[Rule]:
+    del given
+    most = counted(policy.participations, "participation")
+    period = "on a local calendar day" if policy.hours is None else f"within {policy.hours:g} h"
+    seconds, is_single = 3600.0 * (policy.hours or 0.0), bool(policy.wait_hours)
+    yield Rule(
+        name=f"at most {most} of a device {period}{ROUND_TIMES}",
+        unkept=lost,
+        # Two starts of a device cannot be closer than a window that has room for one.
+        seconds=seconds if is_single else 0.0,
+        within_seconds=0.0 if is_single else seconds,
+        most_within=0 if is_single else policy.participations,
+        is_local_day=policy.hours is None,
+    )
+
+
 def _separation(policy: MinSepPolicy, given: Participation, lost: str) -> Iterator[Rule]:
     del given
     between = policy.counts == "between"
@@ -146,6 +168,7 @@ def _nothing(policy: PolicyTable, given: Participation, lost: str) -> Iterator[R
 POLICY_RULES: dict[str, Callable[[Any, Participation, str], Iterator[Rule]]] = {
     "data_available": _nothing,
     "min_sep": _separation,
+    "most_per_period": _most_per_period,
     "swor": _period,
     "timer": _timer,
 }
@@ -176,7 +199,7 @@ def violations_of(trace: Trace, scenario: Scenario) -> Violations | None:
         rows = _Participations.of(columns, None if trace.is_buffered else started)
         is_broken, is_after_loss = np.zeros((2, rows.device_ids.size), np.bool_)
         for rule in rules:
-            broken, begins = rows.breaking(rule)
+            broken, begins = rows.breaking(rule, scenario)
             is_broken[broken] = True
             # The loss that caused a breach lies between the earlier participation and this one.
             if losses is not None:
@@ -193,6 +216,21 @@ def violations_of(trace: Trace, scenario: Scenario) -> Violations | None:
         after_loss,
         losses=0 if losses is None else int(losses["time"].size),
     )
+
+
+def are_periods_kept(trace: Trace, scenario: Scenario) -> bool:
+    """Returns whether no participation of a trace breaks a rule on the number within a period,
+    which (min-sep, participations) figures do not show."""
+    rules = [each for each in rules_of(scenario.participation) if each.most_within]
+    # Without such a rule no part needs to be read.
+    if not rules:
+        return True
+    started = trace.rounds["started"][trace.rounds["state"] == 0]
+    for part in range(len(trace.run["parts"])):
+        rows = _Participations.of(trace.columns(part), started)
+        if any(rows.breaking(each, scenario)[0].size for each in rules if not each.unkept):
+            return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,22 +264,35 @@ class _Participations:
             columns["checkin_time"][rows] if started is None else started[rounds],
         )
 
-    def breaking(self, rule: Rule) -> tuple[Int64Array, Float64Array]:
+    def breaking(self, rule: Rule, scenario: Scenario) -> tuple[Int64Array, Float64Array]:
         """Returns the positions [B] of the participations that break a rule, and the start of each
         violated wait: the start of the earlier round, or of the first round that counts towards a
-        cap."""
-        # The k-th before counts for a cap of k, the one before for the other rules.
-        step = rule.most or 1
+        cap or a period."""
+        # The k-th before counts for a cap or a period of k, the one before for the other rules.
+        step = rule.most or rule.most_within or 1
         earlier = np.arange(max(0, self.device_ids.size - step))
         # The two participations must be of one device.
         earlier = earlier[self.device_ids[earlier + step] == self.device_ids[earlier]]
         later = earlier + step
-        if rule.most is None:
+        if rule.most_within:
+            is_broken = self._are_within(rule, scenario, earlier, later)
+            earlier, later = earlier[is_broken], later[is_broken]
+        elif rule.most is None:
             since = self.report_times if rule.is_from_report else self.started
             is_broken = self.check_in_times[later] < since[earlier] + rule.seconds
             is_broken |= self.rounds[later] - self.rounds[earlier] < rule.separation
             earlier, later = earlier[is_broken], later[is_broken]
         return later, self.started[earlier]
+
+    def _are_within(
+        self, rule: Rule, scenario: Scenario, earlier: Int64Array, later: Int64Array
+    ) -> BoolArray:
+        """Returns whether two participations [B] of a device lie in one period of a rule."""
+        if not rule.is_local_day:
+            return self.started[later] - self.started[earlier] < rule.within_seconds
+        offsets = 3600.0 * zone_hours_on(scenario, self.device_ids[later])
+        first, last = (np.floor((self.started[each] + offsets) / DAY) for each in (earlier, later))
+        return first == last
 
 
 def _happened_between(

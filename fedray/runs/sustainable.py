@@ -146,6 +146,14 @@ def contributions_of_a_device(scenario: Scenario) -> Iterator[_Bound]:
             f"time{'s' if most > 1 else ''} in rounds.max_days={days:g}"
         )
         yield _Bound(most, rule, "shorten the wait or raise max_days")
+    for each in participation.policies or ():
+        most = each.most_contributions(last_report(scenario))
+        if most is not None:
+            rule = (
+                f"{each.keys_by_rule['time']} lets a device take part at most {most:,} times in "
+                f"rounds.max_days={scenario.rounds.max_days:g}"
+            )
+            yield _Bound(most, rule, "raise participations or max_days")
 
 
 def _too_slow(scenario: Scenario) -> Iterator[str]:

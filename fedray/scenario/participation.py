@@ -17,6 +17,7 @@ __all__ = [
     "HoldFile",
     "LaterRules",
     "MinSepPolicy",
+    "MostPerPeriodPolicy",
     "Participation",
     "TimerPolicy",
     "WithoutReplacementPolicy",
@@ -45,6 +46,17 @@ class PolicyTable(Table):
     def wait_hours(self) -> float:
         """Hours by which the policy itself separates two contributions of a device; 0 for none."""
         return 0.0
+
+    @property
+    def longest_wait_hours(self) -> float:
+        """Longest time for which the policy keeps a device away, hours; 0 for none."""
+        return self.wait_hours
+
+    def most_contributions(self, seconds: float) -> int | None:
+        """Returns an upper bound on the contributions of a device in a time that the policy sets
+        besides its waits; None for none."""
+        del seconds
+        return None
 
     @property
     def young_history_hours(self) -> float:
@@ -137,6 +149,57 @@ class MinSepPolicy(PolicyTable):
         return {"rounds": f"{separation} of participation.policies"}
 
 
+class MostPerPeriodPolicy(PolicyTable):
+    """A device takes part at most so often within some hours, or on a calendar day of its own.
+
+    A participation is a report that arrived in time, and its time is the start of its round by the
+    server's clock. Either `hours` or `period` is given.
+    """
+
+    kind: Literal["most_per_period"] = "most_per_period"
+    """A largest number of participations within a period."""
+    implementation: ClassVar[str] = "fedray.server.policies.most_per_period:MostPerPeriod.of"
+    participations: Annotated[int, Field(ge=1, le=10_000)]
+    """Largest number of participations of a device within a period."""
+    hours: Annotated[float, Field(gt=0, le=87_840)] | None = None
+    """Length of the period, hours: less than that lies between the first and the last of too many
+    participations, whenever the period begins."""
+    period: Literal["local_day"] | None = None
+    """"local_day": the periods are the calendar days in the device's time zone. Days are no
+    windows: twice as many participations fit around a midnight."""
+
+    @property
+    def wait_hours(self) -> float:
+        # A single participation in a window separates any two.
+        return self.hours or 0.0 if self.participations == 1 else 0.0
+
+    @property
+    def longest_wait_hours(self) -> float:
+        return self.hours or 24.0
+
+    def most_contributions(self, seconds: float) -> int:
+        # A time of d days touches d + 1 calendar days, and parts of days one more.
+        periods = (
+            seconds // 86_400.0 + 2 if self.hours is None else seconds // (3600 * self.hours) + 1
+        )
+        return int(min(self.participations * periods, 2.0**62))
+
+    @property
+    def keys_by_rule(self) -> dict[str, str]:
+        period = "local day" if self.hours is None else f"{self.hours:g} h"
+        return {
+            "time": f"participations={self.participations} per {period} of participation.policies"
+        }
+
+    @model_validator(mode="after")
+    def _has_one_period(self) -> Self:
+        if (self.hours is None) == (self.period is None):
+            raise ValueError(
+                "most_per_period needs either hours or period='local_day'; give one of the two"
+            )
+        return self
+
+
 class DataAvailablePolicy(PolicyTable):
     """A device is eligible if it has enough examples."""
 
@@ -152,7 +215,11 @@ class DataAvailablePolicy(PolicyTable):
 
 
 AnyPolicy = Annotated[
-    TimerPolicy | WithoutReplacementPolicy | MinSepPolicy | DataAvailablePolicy,
+    TimerPolicy
+    | WithoutReplacementPolicy
+    | MinSepPolicy
+    | MostPerPeriodPolicy
+    | DataAvailablePolicy,
     Field(discriminator="kind"),
 ]
 
@@ -270,6 +337,12 @@ class Participation(Table):
         hours += [each.wait_hours for each in self.policies or ()]
         # All policies must admit a device, so the longest wait decides.
         return 3600.0 * max(hours, default=0.0)
+
+    @property
+    def longest_wait_seconds(self) -> float:
+        """Longest time for which the policies keep a device away, seconds; 0 for none."""
+        hours = [each.longest_wait_hours for each in self.policies or ()]
+        return max(self.wait_seconds, 3600.0 * max(hours, default=0.0))
 
     @property
     def separation(self) -> int:

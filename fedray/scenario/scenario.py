@@ -407,6 +407,19 @@ class Scenario(Table):
         return self
 
     @model_validator(mode="after")
+    def _starts_of_rounds_are_known(self) -> Self:
+        for each in self.participation.policies or ():
+            is_of_starts = each.kind == "most_per_period" and not each.wait_hours
+            if is_of_starts and self.rounds.mode != "on-device":
+                raise ValueError(
+                    f"participation.policies: {each.keys_by_rule['time']} with rounds.mode="
+                    f"{self.rounds.mode!r}: participations are counted by the starts of rounds "
+                    "that select their devices together; use participations=1 with hours, or "
+                    "rounds.mode='on-device'"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _uploads_are_of_no_round(self) -> Self:
         if self.rounds.uploads is not None and self.participation.separation:
             raise ValueError(

@@ -44,6 +44,9 @@ class Attempt:
     """[S]; time that each keeps away after its timer starts."""
     contributions: UInt32Array
     """[S]; number of reports that arrived in time before this attempt; 0 if not counted."""
+    earlier_starts: Float64Array | None = None
+    """[S]; start of the round of an earlier participation, as far as the device remembers it, or
+    -infinity; see `MostPerPeriod.recent`. None if no policy needs it."""
 
     @property
     def size(self) -> int:

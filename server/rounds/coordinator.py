@@ -34,6 +34,7 @@ from fedray.wire.messages import (
     Window,
 )
 from fedray.wire.protocols import Shard
+from ..policies.most_per_period import MostPerPeriod
 from ..policies.policy import Attempt, Policies
 from .budget import filter_of
 from .pace import Pace, Samplers
@@ -269,6 +270,7 @@ class CohortTask(TaskRounds):
     sharing: places of the other tasks that share its timer.
     shared: policies that share a timer.
     filter: filter that excludes devices at their limit; None without one.
+    recent: starts of the last rounds of devices; None if no policy needs them.
     """
 
     def __init__(self, tasks: Sequence[TaskScenario], place: int) -> None:
@@ -277,10 +279,17 @@ class CohortTask(TaskRounds):
         self.rules = RoundRules.of(self.scenario)
         self.sharing = sharing_timer(tasks, place)
         policies = self.rules.policies
-        # Only the timer is shared: caps count the contributions to one task.
-        of_time = tuple(each for each in policies.each if not each.counts_contributions)
+        # Only the timer is shared: caps and periods count the contributions to one task.
+        of_time = tuple(
+            each
+            for each in policies.each
+            if not (each.counts_contributions or isinstance(each, MostPerPeriod))
+        )
         self.shared: Policies = replace(policies, each=of_time)
         self.filter = filter_of(self.scenario)
+        periods = [each for each in policies.each if isinstance(each, MostPerPeriod)]
+        # Policies of one kind are given at most once.
+        self.recent = periods[0].recent(policies.losses) if periods else None
         self._waits: list[tuple[UInt64Array, Float64Array]] = []
         """Devices of attempts before `rules.from_round`, and the times at which the later policies
         admit them."""
@@ -318,12 +327,16 @@ class CohortTask(TaskRounds):
         waits = self.waits_at(0.0)
         if waits is not None:
             state |= {"waits.devices": waits.device_ids, "waits.times": waits.first_times}
+        if self.recent is not None:
+            state |= prefixed("recent.", self.recent.state())
         return state
 
     def load(self, state: dict[str, NDArray]) -> None:
         super().load(state)
         if "waits.devices" in state:
             self._waits = [(state["waits.devices"], state["waits.times"])]
+        if self.recent is not None:
+            self.recent.load(under("recent.", state))
 
     def remember(self, settlement: Settlement) -> None:
         super().remember(settlement)
@@ -442,9 +455,12 @@ class Coordinator(RoundLoop):
         attempt = self._attempt
         selected = self._select(task, attempt, time)
         fates = draw_fates(selected, attempt, task.rules.fates)
+        earlier = None if task.recent is None else task.recent.before(selected.device_ids, time)
         reporting = resolve_reporting(
-            selected, fates, time, attempt, task.round_index, task.rules, task.place
+            selected, fates, time, attempt, task.round_index, task.rules, task.place, earlier
         )
+        if task.recent is not None:
+            task.recent.add(reporting.attempted)
         # The end of the run and the budget decide before any shard is informed, because a refused
         # round ends as an abandoned one.
         is_late = task.is_late(reporting.closed)

@@ -250,6 +250,7 @@ def resolve_reporting(
     round_index: int,
     rules: RoundRules,
     task: int = 0,
+    earlier_starts: Float64Array | None = None,
 ) -> Reporting:
     """Closes a round by the closing rule, and settles the memory of its devices.
 
@@ -264,6 +265,7 @@ def resolve_reporting(
         round_index: the attempted round.
         rules: rules of the scenario.
         task: place of the round's task in the scenario.
+        earlier_starts: starts of earlier rounds of the devices [S], as in `Attempt`.
     """
     report_times, failure_times = _lost_in_outages(
         started + fates.work_seconds, started + fates.failure_seconds, rules.outages
@@ -304,6 +306,7 @@ def resolve_reporting(
         has_uploaded=closing.has_arrived | is_lost_on_the_way,
         timer_seconds=selected.timer_seconds,
         contributions=selected.contributions,
+        earlier_starts=earlier_starts,
     )
     policies = rules.policies_at(round_index)
     settlement = Settlement(

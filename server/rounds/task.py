@@ -140,7 +140,8 @@ class TaskRounds:
         """Whether the task must end at a time, seconds since start, for lack of devices."""
         rounds = self.scenario.rounds
         # A device that waits for its timer, or a round for its timeout, does not starve yet.
-        waits = self.scenario.participation.wait_seconds + 60.0 * rounds.selection_timeout_minutes
+        waits = self.scenario.participation.longest_wait_seconds
+        waits += 60.0 * rounds.selection_timeout_minutes
         most_idle = 86_400.0 * rounds.max_starved_days + waits
         return time >= 86_400.0 * rounds.max_days or time - self._idle_since >= most_idle
 

@@ -21,8 +21,8 @@ ROWS: dict[str, tuple[str, ...]] = {
         *("classes", "joins_per_day", "lifetime_days", "time_zones", "HistoryLosses"),
     ),
     "timers and policies": (
-        *("timer", "swor", "min_sep", "data_available", "timer_violators"),
-        *("max_participations", "history_loss_per_day"),
+        *("timer", "swor", "min_sep", "most_per_period", "data_available", "timer_violators"),
+        *("max_participations", "history_loss_per_day", "local_day", "hold", "from_round"),
     ),
     "rounds of all modes": (
         *("on-device", "buffered", "upload-then-train", "reservoir", "goal", "at_least"),

@@ -1,6 +1,6 @@
-"""Benchmarks of import and audit of large logs, and of sweeps of 200 cells.
+"""Benchmarks of import and audit of large logs, of the forward guarantee, and of sweeps of 200 cells.
 
-    python tests/benchmarks/bench_audit.py [import] [sweep] [simulated] [--rows 100000000] [--cells 200] [--against TREE]
+    python tests/benchmarks/bench_audit.py [import] [forward] [sweep] [simulated] [--devices 10000000] [--rows 100000000] [--cells 200] [--against TREE]
 
 The log's devices are hashed 64-bit numbers in no order, five participations each; its round numbers have gaps. Each step runs in a process of its own; its peak
 memory is that process's. With `--against`, a checkout of another commit, imports and audits of both alternate, and medians and ratios are printed. Cells of a sweep are assumed outcomes, or simulated; `--cells 24` is a quick look at the share of the CPU time inside them.
@@ -89,6 +89,53 @@ audit = audit_trace(f"{folder}/{trace}", 7.0, 1e-10, BLT(theta=(0.99533489700027
 seconds, usage = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF)
 print(json.dumps({"result": [audit.min_sep, audit.mechanisms[0].rho], "seconds": seconds,
                   "cpu": usage.ru_utime + usage.ru_stime, "peak": usage.ru_maxrss / 1024}))
+"""
+FORWARD = """
+import json, resource, sys, time
+import numpy as np
+from fedray.audit.forward import forward_sensitivity
+from fedray.audit.participation import Patterns
+from fedray.mechanisms.continuation import Future
+from fedray.mechanisms.registry import BLT, BandFHU, Banded, Identity, Toeplitz, Tree
+from fedray.mechanisms.triangular import lower_factor
+
+devices, rules, kind = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+rng, rounds, released, gap = np.random.default_rng(0), 2000, 1000, 90
+# A device has up to nine rounds, at least a gap apart.
+counts = rng.integers(1, 10, devices)
+starts = np.cumsum(counts) - counts
+of_all = np.empty(counts.sum(), np.uint32)
+for count in range(1, 10):
+    chosen = np.flatnonzero(counts == count)
+    free = np.sort(rng.integers(0, released - gap * count, (chosen.size, count), dtype=np.int32), axis=1)
+    for i in range(count):
+        of_all[starts[chosen] + i] = free[:, i] + gap * i
+patterns = Patterns(released, np.arange(devices, dtype=np.uint64), counts, of_all)
+# A quarter hour per round by day, and half an hour by night.
+paces = np.where(np.arange(rounds) % 72 < 48, 900.0, 1800.0)
+times = np.cumsum(paces)
+future = {
+    "separation": lambda: Future.of_times(released, times, separation=gap),
+    "timer": lambda: Future.of_times(released, times, timer_seconds=86400.0),
+    "capped timer": lambda: Future.of_times(released, times, timer_seconds=86400.0, most=15),
+    "short timer": lambda: Future.of_times(released, times, timer_seconds=6 * 3600.0),
+    "two a day": lambda: Future.of_times(released, times, windows=[(86400.0, 2)]),
+}[rules]()
+lags = np.abs(np.subtract.outer(np.arange(rounds), np.arange(rounds)))
+strategy = {
+    "identity": Identity,
+    "tree": Tree,
+    "band-fhu": lambda: BandFHU(bands=32),
+    "toeplitz": lambda: Toeplitz(coefficients=tuple(1 / (1 + (i + 3) % 7 + i / 4) for i in range(32))),
+    "blt": lambda: BLT(theta=(0.9953348970002772, 0.8122920858683399), omega=(0.12828660029532482, 0.32904048602262866)),
+    "banded": lambda: Banded.from_matrix(lower_factor(np.where(lags < 32, 0.9**lags, 0.0) + 2 * np.eye(rounds)), "C.npy"),
+}[kind]()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+start = time.perf_counter()
+found = forward_sensitivity(strategy, patterns, future)
+seconds, usage = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF)
+print(json.dumps({"value": found.value, "is_exact": found.is_exact, "theorem": found.theorem, "reached": found.reached,
+                  "seconds": seconds, "peak": usage.ru_maxrss / 1024, "before": before, "rows": int(counts.sum())}))
 """
 SWEEP = """
 import contextlib, json, os, sys, threading, time
@@ -204,6 +251,23 @@ def turns(
     return medians["now"]
 
 
+def bench_forward(devices: int) -> None:
+    """Devices of a log half way through 2,000 planned rounds: what they may still reach."""
+    for rules in ("separation", "timer", "capped timer", "short timer", "two a day"):
+        for kind in ("identity", "tree", "band-fhu", "toeplitz", "banded", "blt"):
+            found = own_process(FORWARD, str(devices), rules, kind)
+            state = (
+                "exact"
+                if found["is_exact"]
+                else f"bound, {found['value'] / found['reached']:.3f} x reached"
+            )
+            print(
+                f"forward, {rules}, {kind}: {found['seconds']:.1f} s for {devices:,} devices with {found['rows']:,} participations; peak "
+                f"{found['peak']:.0f} MiB, {found['before']:.0f} MiB of them the log; {found['value']:.4f}, {state}: {found['theorem']}",
+                flush=True,
+            )
+
+
 def bench_sweep(cells: int) -> None:
     """Cells of n = 2000 with designs from the cache; the cells themselves are not taken from it."""
     gaps = np.unique(np.linspace(100, 999, cells // 2).astype(int)).tolist()
@@ -251,20 +315,29 @@ def told(state: str, found: dict[str, Any]) -> None:
     )
 
 
-BENCHMARKS = {"import": bench_import, "sweep": bench_sweep, "simulated": bench_simulated}
+BENCHMARKS = {
+    "import": bench_import,
+    "forward": bench_forward,
+    "sweep": bench_sweep,
+    "simulated": bench_simulated,
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("names", nargs="*", choices=[*BENCHMARKS, []], default=[])
     parser.add_argument("--rows", type=int, default=100_000_000)
+    parser.add_argument("--devices", type=int, default=10_000_000)
     parser.add_argument("--cells", type=int, default=200)
     parser.add_argument(
         "--against", type=Path, help="checkout of another commit, run in turns with this one"
     )
     arguments = parser.parse_args()
     for name in arguments.names or BENCHMARKS:
-        options = (arguments.rows, arguments.against) if name == "import" else (arguments.cells,)
+        options = {
+            "import": (arguments.rows, arguments.against),
+            "forward": (arguments.devices,),
+        }.get(name, (arguments.cells,))
         BENCHMARKS[name](*options)
 
 

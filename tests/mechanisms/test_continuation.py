@@ -7,9 +7,17 @@ import pytest
 from example_mechanisms import MECHANISMS
 from slow_twins import largest_continued as slow_largest_continued
 
-from fedray.base.arrays import Int64Array
+from fedray.base.arrays import Float64Array, Int64Array
+from fedray.base.errors import InputError
+from fedray.mechanisms import open_nodes, recent_rounds
 from fedray.mechanisms.band_fhu import BandFHU
-from fedray.mechanisms.continuation import Continued, Future, Window, largest_continued
+from fedray.mechanisms.continuation import (
+    Continued,
+    Future,
+    Window,
+    largest_continued,
+    least_growth,
+)
 from fedray.mechanisms.strategy import Strategy
 from fedray.mechanisms.toeplitz import Toeplitz
 
@@ -81,8 +89,9 @@ def test_continuations_are_never_above_the_bound_and_attain_exact_values(
     name: str, count: int
 ) -> None:
     strategy = MECHANISMS[name]
-    rng = np.random.default_rng([count, len(name)])
+    rng = np.random.default_rng([count, *name.encode()])
     ratios, exact = [], 0
+
     for _ in range(count):
         pasts, future = random_setting(rng)
         slow = slow_largest_continued(strategy, pasts, future)
@@ -111,7 +120,9 @@ def test_earliest_rounds_are_not_the_worst_at_an_uneven_pace() -> None:
     early = future.rules[0].earliest(())
     assert early == [0, 4]
     found = largest_continued(strategy, [], future)
-    assert found.value >= norm_of(strategy, [3, 4], 20) > 1.06 * norm_of(strategy, early, 20)
+    assert found.future == (3, 4)
+    assert found.is_exact
+    assert found.value > 1.06 * norm_of(strategy, early, 20)
 
 
 def test_earliest_rounds_are_not_the_worst_under_two_per_window() -> None:
@@ -122,4 +133,91 @@ def test_earliest_rounds_are_not_the_worst_under_two_per_window() -> None:
     early = future.rules[0].earliest(())
     assert early == [0, 1, 5]
     found = largest_continued(strategy, [], future)
-    assert found.value >= norm_of(strategy, [0, 2, 5], 6) > 1.02 * norm_of(strategy, early, 6)
+    assert found.future == (0, 2, 5)
+    assert found.is_exact
+    assert found.value > 1.02 * norm_of(strategy, early, 6)
+
+
+def growing_noise(rng: np.random.Generator, future: Future) -> Float64Array:
+    later = np.sort(rng.uniform(1.0, 4.0, future.rounds - future.released))
+    return np.concatenate([np.ones(future.released), later])
+
+
+@pytest.mark.parametrize("count", [10, pytest.param(100, marks=pytest.mark.slow)])
+def test_noise_that_grows_lowers_what_devices_may_still_reach(count: int) -> None:
+    rng = np.random.default_rng(count)
+    names = [name for name in MECHANISMS if not name.startswith("tree,") and name != "tree"]
+    ratios = []
+    for _ in range(count):
+        strategy = MECHANISMS[names[int(rng.integers(len(names)))]]
+        pasts, future = random_setting(rng)
+        scales = growing_noise(rng, future)
+        found = largest_continued(strategy, groups(pasts), future, scales)
+        ratios.append(check(found, slow_largest_continued(strategy, pasts, future, scales)))
+        constant = largest_continued(strategy, groups(pasts), future)
+        assert found.value <= constant.value * (1 + 1e-12)
+    print(f"growing noise: {count} settings, largest ratio {max(ratios):.6f}")
+
+
+def test_noise_of_a_tree_cannot_grow() -> None:
+    future = Future(2, 6, np.arange(1, 7))
+    with pytest.raises(InputError, match="keep its noise, or use a mechanism with one row"):
+        largest_continued(MECHANISMS["tree"], [], future, np.array([1, 1, 2, 2, 2, 2.0]))
+
+
+@pytest.mark.parametrize("count", [5, pytest.param(60, marks=pytest.mark.slow)])
+def test_least_growth_of_noise_keeps_the_limit_and_less_growth_does_not(count: int) -> None:
+    rng = np.random.default_rng(count)
+    names = ["identity", "blt", "band-fhu", "banded", "toeplitz, not monotone", "dense"]
+    tried = 0
+    while tried < count:
+        strategy = MECHANISMS[names[tried % len(names)]]
+        pasts, future = random_setting(rng)
+        most = slow_largest_continued(strategy, pasts, future)
+        spent = (
+            slow_largest_continued(
+                strategy,
+                pasts,
+                Future(future.released, future.released, np.arange(1, future.released + 1)),
+            )
+            if future.released
+            else 0.0
+        )
+        if most <= spent * 1.01:
+            continue
+        limit = float(rng.uniform(spent * 1.001, most))
+        found = least_growth(strategy, groups(pasts), future, limit)
+        assert found is not None
+        factor, continued = found
+        assert continued.value <= limit
+
+        def with_noise(growth: float) -> float:
+            scales = np.where(np.arange(future.rounds) < future.released, 1.0, growth)  # noqa: B023
+            return slow_largest_continued(strategy, pasts, future, scales)  # noqa: B023
+
+        assert with_noise(factor) <= limit * (1 + 1e-9)
+        if continued.is_exact:
+            assert with_noise(factor * (1 - 1e-6)) > limit
+        if spent > 0:
+            assert least_growth(strategy, groups(pasts), future, spent * 0.999) is None
+        tried += 1
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+@pytest.mark.slow
+def test_bounds_of_long_memories_are_never_below(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Without the programs, as in runs that have too many states for them.
+    monkeypatch.setattr(recent_rounds, "MOST_STATES", 0)
+    monkeypatch.setattr(open_nodes.OpenNodes, "can", lambda rules: False)
+    rng = np.random.default_rng([7, *name.encode()])
+    ratios, exact = [], 0
+    for _ in range(200):
+        pasts, future = random_setting(rng)
+        found = largest_continued(MECHANISMS[name], groups(pasts), future)
+        ratio = check(found, slow_largest_continued(MECHANISMS[name], pasts, future))
+        exact += found.is_exact
+        ratios += [] if found.is_exact else [ratio]
+    told = f"largest ratio {max(ratios):.3f}, median {np.median(ratios):.3f}" if ratios else ""
+    print(f"{name}, without programs: exact {exact} of 200; {told}")

@@ -27,6 +27,7 @@ IN_PROCESS = Placement(shards=1, backend="in-process")
 SWOR = {"kind": "swor", "period_hours": 20.0}
 BETWEEN = {"kind": "min_sep", "minimum_separation": 6, "counts": "between"}
 GAP = {"kind": "min_sep", "minimum_separation": 6, "counts": "gap"}
+TWICE = {"kind": "most_per_period", "participations": 2, "hours": 7.0}
 DATA = {"kind": "data_available", "min_example_count": 60}
 LOSSES = {"history_loss_per_day": 0.5}
 CORRUPTED = {**LOSSES, "history_loss": "corrupted"}
@@ -306,6 +307,7 @@ POLICIES = [
     {"policies": [SWOR, GAP], **LOSSES},
     {"policies": [SWOR], "max_participations": 2, **CORRUPTED},
     {"policies": [{**BETWEEN, "trust_hours": 9.0}], **LOSSES},
+    {"policies": [TWICE, {"kind": "timer"}], "timer_hours": 1.0, **LOSSES},
 ]
 
 

@@ -1,0 +1,271 @@
+"""Rules on the number of participations within a period: what they enforce, by enumeration of all patterns, and how they are kept."""
+
+import itertools
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedray.audit.auditing import audit_trace
+from fedray.audit.guarantees import OUTER, limits_at
+from fedray.audit.participation import read_patterns
+from fedray.audit.rules import are_periods_kept
+from fedray.audit.waits import times_of
+from fedray.audit.zones import zone_hours_on
+from fedray.base.arrays import Float64Array
+from fedray.mechanisms.participation import MinSep
+from fedray.runs.simulation import simulate
+from fedray.runtime.placement import Placement
+from fedray.scenario import Scenario
+from fedray.wire.zones import zone_offsets_on
+
+HOUR = 3600.0
+HERE = Placement(1, "in-process")
+
+
+def scenario(participation: dict, zones: tuple[float, ...] = (0.0,), **tables) -> Scenario:
+    each = [{"share": 1.0 / len(zones), "utc_offset_hours": hours} for hours in zones]
+    return Scenario.from_tables(
+        {
+            "population": {"devices": 4000, "time_zones": each},
+            "participation": participation,
+            "rounds": {"count": 20, "report_goal": 20},
+            "training": {"enabled": False},
+            **tables,
+        }
+    )
+
+
+def enforced(value: Scenario, started: Float64Array) -> MinSep:
+    found = limits_at(value, started, started, started + 60.0).participation
+    assert found is not None
+    return found
+
+
+def is_allowed(pattern: tuple[int, ...], times: Float64Array, given: dict, hours: float) -> bool:
+    """Whether a device in one time zone may take part in exactly these rounds, by the words of the rules."""
+    gaps = [
+        (later - earlier, times[later] - times[earlier])
+        for earlier, later in itertools.pairwise(pattern)
+    ]
+    period = next(each for each in given["policies"] if each["kind"] == "most_per_period")
+    most = period["participations"]
+    for first, last in zip(pattern, pattern[most:], strict=False):
+        if "hours" in period:
+            is_within = times[last] - times[first] < HOUR * period["hours"]
+        else:
+            days = [np.floor((times[each] + HOUR * hours) / 86_400.0) for each in (first, last)]
+            is_within = days[0] == days[1]
+        if is_within:
+            return False
+    return (
+        all(rounds >= given["round_separation"] for rounds, _ in gaps)
+        and all(seconds >= HOUR * given.get("timer_hours", 0.0) for _, seconds in gaps)
+        and len(pattern) <= given.get("max_participations", len(pattern))
+    )
+
+
+def by_enumeration(times: Float64Array, given: dict, zones: tuple[float, ...]) -> tuple[int, int]:
+    """The least difference between two rounds and the most participations, over all allowed patterns of any zone."""
+    b, k = times.size, 1
+    for size in range(2, times.size + 1):
+        for pattern in itertools.combinations(range(times.size), size):
+            if any(is_allowed(pattern, times, given, hours) for hours in zones):
+                k = size
+                b = min(b, *(later - earlier for earlier, later in itertools.pairwise(pattern)))
+    return b, k
+
+
+def check_random_settings(count: int) -> None:
+    rng = np.random.default_rng(66)
+    seen: dict[tuple, int] = {}
+    for _ in range(count):
+        n = int(rng.integers(5, 11))
+        # Whole quarters of hours, so that starts often lie exactly one period apart.
+        times = 900.0 * np.cumsum(rng.choice([1, 2, 3, 12, 40, 97], n))
+        most, is_day = int(rng.integers(1, 4)), bool(rng.integers(2))
+        zones = tuple(
+            np.sort(
+                rng.choice([-9.5, -3.0, 0.0, 5.5, 10.0], 1 + int(rng.integers(3)), replace=False)
+            ).tolist()
+        )
+        period = (
+            {"period": "local_day"}
+            if is_day
+            else {"hours": float(rng.choice([0.75, 3.0, 10.0, 24.0]))}
+        )
+        given = {
+            "policies": [{"kind": "most_per_period", "participations": most, **period}],
+            "round_separation": int(rng.integers(0, 3)),
+        }
+        if rng.integers(2):
+            given["policies"].append({"kind": "timer"})
+            given |= {"timer_hours": float(rng.choice([0.5, 2.0])), "timer_resets_on": "selected"}
+        if rng.integers(3) == 0:
+            given["max_participations"] = int(rng.integers(1, 5))
+        found = enforced(scenario(given, zones), times)
+        b, k = by_enumeration(times, given, zones)
+        assert found.max_participations == k, (times / HOUR, given, zones)
+        if k > 1:
+            assert found.min_sep == b, (times / HOUR, given, zones)
+        key = (most, is_day, k > 1)
+        seen[key] = seen.get(key, 0) + 1
+    # Every m met windows and days, with devices that come back.
+    assert {(m, day, True) for m in (1, 2, 3) for day in (False, True)} <= seen.keys()
+
+
+def test_enforced_figures_are_those_of_all_allowed_patterns() -> None:
+    check_random_settings(40)
+
+
+@pytest.mark.slow
+def test_enforced_figures_are_those_of_all_allowed_patterns_in_300_settings() -> None:
+    check_random_settings(300)
+
+
+FOUR_HOURS = HOUR * np.arange(20.0, 24.25, 0.25)
+"""Seventeen rounds from 20:00 to 24:00 UTC."""
+
+
+@pytest.mark.parametrize(
+    ("zones", "k"),
+    [
+        ((-10.0, 6.0), 1),  # from 10:00 and from 02:00
+        ((0.0,), 2),  # midnight is the start of the last round
+        ((2.0,), 2),  # midnight is 22:00 UTC
+        ((-10.0, 2.0, 6.0), 2),
+        ((4.0,), 1),  # midnight is the start of the first round, so none lies before it
+    ],
+)
+def test_once_a_local_day_is_twice_where_a_midnight_lies_among_the_starts(
+    zones: tuple[float, ...], k: int
+) -> None:
+    policies = [{"kind": "most_per_period", "participations": 1, "period": "local_day"}]
+    found = enforced(scenario({"policies": policies}, zones), FOUR_HOURS)
+    assert found.max_participations == k
+    # Two participations around a midnight may be in two rounds one after the other.
+    assert found.min_sep == (17 if k == 1 else 1)
+    # Without the rule a device may be in every round.
+    assert enforced(scenario({"policies": []}, zones), FOUR_HOURS) == MinSep(17, 1, 17)
+
+
+def test_a_midnight_between_the_starts_only_of_other_rounds_does_not_count() -> None:
+    policies = [{"kind": "most_per_period", "participations": 1, "period": "local_day"}]
+    # Rounds at 20:00 and 20:15 lie before the midnight of no zone but +4 and +3.75.
+    found = enforced(scenario({"policies": policies}, (3.0, 5.0)), FOUR_HOURS[:2])
+    assert found.max_participations == 1
+
+
+def test_sensitivity_under_a_limit_of_two_is_called_a_bound() -> None:
+    def sensitivity(participations: int):
+        policies = [{"kind": "most_per_period", "participations": participations, "hours": 4.0}]
+        value = scenario(
+            {"policies": policies},
+            rounds={"count": 24, "report_goal": 20, "min_minutes_between": 60.0, "max_days": 3.0},
+            availability={"model": "always_on"},
+            privacy={"mechanism": {"kind": "tree"}, "noise_multiplier": 2.0},
+        )
+        with tempfile.TemporaryDirectory() as folder:
+            audit = audit_trace(simulate(value, HERE, Path(folder) / "t"))
+        found = audit.mechanisms[0].enforced
+        assert found.sensitivity is not None
+        assert found.participation is not None
+        return found.participation, found.sensitivity
+
+    limits, once = sensitivity(1)
+    assert OUTER not in once.theorem
+    assert limits.min_sep == 4
+    limits, twice = sensitivity(2)
+    assert OUTER in twice.theorem
+    assert not twice.is_exact
+    assert limits.min_sep == 1
+    assert limits.max_participations == 12
+
+
+ZONES = (-7.0, 0.0, 5.5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "period", [{"hours": 5.0}, {"period": "local_day"}], ids=["hours", "local day"]
+)
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_simulated_devices_keep_the_limit_and_use_it(
+    tmp_path: Path, most: int, period: dict
+) -> None:
+    def run(policies: list[dict]):
+        value = scenario(
+            {"policies": policies},
+            ZONES,
+            rounds={"count": 80, "report_goal": 20, "min_minutes_between": 20.0, "max_days": 6.0},
+            availability={"model": "always_on"},
+            population={
+                "devices": 300 if policies and most == 1 else 100 if policies else 60,
+                "time_zones": [{"share": 1 / 3, "utc_offset_hours": hours} for hours in ZONES],
+            },
+        )
+        trace = simulate(value, HERE, tmp_path / f"t{len(policies)}")
+        return trace, value
+
+    trace, value = run([{"kind": "most_per_period", "participations": most, **period}])
+    assert are_periods_kept(trace, value)
+    counts = counts_in_periods(trace, value, period)
+    # The limit is reached by most devices, and would be broken without the rule.
+    assert counts.max() == most
+    assert (counts == most).mean() > 0.5
+    free, _ = run([])
+    assert counts_in_periods(free, value, period).max() > most
+    # One participation within some hours is a wait, which (min-sep, participations) show.
+    assert are_periods_kept(free, value) == (most == 1 and "hours" in period)
+
+
+def counts_in_periods(trace, value: Scenario, period: dict) -> np.ndarray:
+    """The most participations of each device within a period, counted one by one."""
+    counts: list[int] = []
+    for times in times_of(trace, read_patterns(trace)) or ():
+        offsets = HOUR * zone_offsets_on(value, times.device_ids)
+        for device in np.unique(times.device_ids):
+            rows = times.device_ids == device
+            starts = times.seconds[rows]
+            if "hours" in period:
+                within = [
+                    ((starts >= s) & (starts < s + HOUR * period["hours"])).sum() for s in starts
+                ]
+            else:
+                days = np.floor((starts + offsets[rows]) / 86_400.0)
+                within = [(days == day).sum() for day in days]
+            counts.append(int(max(within)))
+    return np.array(counts)
+
+
+def test_the_audit_draws_the_time_zones_of_devices_that_the_simulator_draws() -> None:
+    value = Scenario.from_tables(
+        {
+            "seed": 9,
+            "population": {
+                "devices": 4000,
+                "time_zones": [
+                    {"share": 0.2, "utc_offset_hours": -7.0},
+                    {"share": 0.8, "utc_offset_hours": 5.5},
+                ],
+                "classes": [
+                    {"name": "a", "share": 0.3},
+                    {
+                        "name": "b",
+                        "share": 0.7,
+                        "time_zones": [
+                            {"share": 0.5, "utc_offset_hours": 1.0},
+                            {"share": 0.5, "utc_offset_hours": 2.0},
+                        ],
+                    },
+                ],
+            },
+            "rounds": {"count": 2, "report_goal": 20},
+            "training": {"enabled": False},
+        }
+    )
+    device_ids = np.arange(3000, dtype=np.uint64)
+    found = zone_hours_on(value, device_ids)
+    assert np.unique(found).size == 4
+    assert (found == zone_offsets_on(value, device_ids)).all()
