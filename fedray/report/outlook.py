@@ -97,12 +97,13 @@ def _rows_table(outlook: Outlook) -> Table:
     if outlook.device is not None:
         who = f"device {outlook.device}, in rounds {_listed(outlook.past)} so far"
     return Table.of(
-        f"Will the claim hold after {counted(outlook.rounds, 'round')}? {outlook.state.capitalize()}",
+        f"Will the claim hold after {counted(outlook.rounds, 'round')}? "
+        f"{outlook.state.capitalize()}",
         outlook.rows,
         cells,
-        f"Spent: the released {counted(outlook.released, 'round')}. Forward: the most that any device "
-        "can still reach under the rules. Claimed: the limits of the claim; its sensitivity is the "
-        f"largest with which rho and epsilon hold. Delta {given(outlook.delta)}.",
+        f"Spent: the released {counted(outlook.released, 'round')}. Forward: the most that any "
+        "device can still reach under the rules. Claimed: the limits of the claim; its sensitivity "
+        f"is the largest with which rho and epsilon hold. Delta {given(outlook.delta)}.",
         f"Forward is reached by {who}, which takes part in rounds {_listed(outlook.future)}.",
         details=("theorem",),
         subject=lambda row: Subject(unit="device", estimand=_kind(row)),
@@ -158,8 +159,8 @@ def _changes_table(outlook: Outlook) -> Table:
         "What to change from now on",
         outlook.changes,
         cells,
-        "Each is the least of its sort, and the forward guarantee was computed again under it. Held: "
-        "share of the devices that took part so far.",
+        "Each is the least of its sort, and the forward guarantee was computed again under it. "
+        "Held: share of the devices that took part so far.",
         details=("min-sep", "part.", "sensitivity"),
         row_styles=["used" if _is_first(each, outlook) else "" for each in outlook.changes],
         subject=Subject(unit="device", estimand="upper bounds"),
@@ -190,8 +191,8 @@ def outlook_figures(outlook: Outlook) -> list[Figure]:
         Figure(
             "outlook",
             "Epsilon spent, and the most by the last round",
-            f"Spent until now; then the largest that any device can reach if the round on the x axis "
-            f"is the last. Forward: {outlook.rows[1].theorem or 'exact'}.",
+            "Spent until now; then the largest that any device can reach if the round on the x "
+            f"axis is the last. Forward: {outlook.rows[1].theorem or 'exact'}.",
             Axis("Rounds released"),
             Axis(f"Epsilon at delta = {given(outlook.delta)}", decimals=4),
             (

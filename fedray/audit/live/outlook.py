@@ -1,5 +1,5 @@
-"""Will a claim hold after the last planned round? The figures spent so far, the largest that devices
-can still reach under the rules, and the claimed ones, with the state of the claim.
+"""Will a claim hold after the last planned round? The figures spent so far, the largest that
+devices can still reach under the rules, and the claimed ones, with the state of the claim.
 
 * **lost**: the released rounds exceed the claim, whatever happens later.
 * **in danger**: some pattern that the rules allow exceeds it by the last round.
@@ -26,7 +26,6 @@ from fedray.audit.live.rules_ahead import RulesAhead, rules_ahead
 from fedray.base.document import Document, InJson, Key, NotInJson
 from fedray.base.errors import InputError
 from fedray.base.result import DrawnResult
-from fedray.base.rounding import counted
 from fedray.mechanisms.continuation import Continued
 from fedray.mechanisms.strategy import SensitivityUnknown
 from fedray.scenario.hold import Hold, write_hold

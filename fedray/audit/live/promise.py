@@ -53,10 +53,8 @@ class Promise:
             value = "the claim's"
             remedy = "leave it out of the claim, or audit without --until"
             raise InputError.of(named[0], value, "is not judged for rounds to come", remedy)
-        if isinstance(noise, DeviceNoise):
-            changed = min(rounds, noise.coefficients * most)
-        else:
-            changed = 1
+        is_of_devices = isinstance(noise, DeviceNoise)
+        changed = min(rounds, noise.coefficients * most) if is_of_devices else 1
         promise = cls(
             noise,
             claim.delta,

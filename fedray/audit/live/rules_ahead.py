@@ -1,39 +1,47 @@
 """Rules of participation from the next round on, and the times of rounds to come.
 
-A rule in hours limits rounds only if the pace is known. If rounds start at most h hours apart, every
-pattern that such a rule allows is also allowed when they start exactly h hours apart, so these times
-give the largest figures.
+A rule in hours limits rounds only if the pace is known. If rounds start at most h hours apart,
+every pattern that such a rule allows is also allowed when they start exactly h hours apart, so
+these times give the largest figures.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 
 from fedray.audit.claims import Claim
 from fedray.audit.guarantees import round_times
-from fedray.audit.rules import Rule, rules_of
+from fedray.audit.rules import rules_of
+from fedray.audit.zones import zone_hours_of
 from fedray.base.arrays import Float64Array, Int64Array
 from fedray.base.errors import InputError
 from fedray.base.rounding import counted
-from fedray.mechanisms.continuation import Future
+from fedray.mechanisms.continuation import Future, Window
 from fedray.scenario import Scenario
 from fedray.scenario.participation import Participation
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
 
-DAY = 86_400.0
 NO_PACE = (
-    "Rules in hours limit no round to come unless the pace is known; give --slowest HOURS, the most "
-    "hours from one start of a round to the next"
+    "Rules in hours limit no round to come unless the pace is known; give --slowest HOURS, the "
+    "most hours from one start of a round to the next"
 )
 """Remark on rules in hours without a stated pace."""
 IF_LATE = (
-    "A server cannot force rounds to be quick. If a round starts later than the stated pace, enforce "
-    "the separation in rounds, or stop; otherwise the figures no longer hold"
+    "A server cannot force rounds to be quick. If a round starts later than the stated pace, "
+    "enforce the separation in rounds, or stop; otherwise the figures no longer hold"
 )
 """Condition of rules in hours at a stated pace."""
+
+
+class Day(NamedTuple):
+    """A limit on the participations of a device in a local calendar day of one time zone."""
+
+    utc_offset_seconds: float
+    """Local time minus that of the rounds."""
+    most: int
+    """Most participations of a device in a day."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +60,8 @@ class RulesAhead:
     """Most participations of a device, past ones included."""
     windows: tuple[tuple[float, int], ...] = ()
     """Half-open windows (seconds, most participations of a device within it)."""
+    days: tuple[Day, ...] = ()
+    """Limits on the local days of each time zone."""
     times: tuple[Float64Array, Float64Array] | None = None
     """Earliest and latest time of a participation in each of the R rounds; None if rules in hours
     limit nothing, as their pace or the recorded times are unknown."""
@@ -63,7 +73,7 @@ class RulesAhead:
     @property
     def has_hours(self) -> bool:
         """Whether a rule is in hours."""
-        return bool(self.timer_seconds or self.windows)
+        return bool(self.timer_seconds or self.windows or self.days)
 
     def until(self, rounds: int) -> Self:
         """Returns the rules for an earlier last round."""
@@ -90,7 +100,7 @@ class RulesAhead:
         """
         has_times = self.times is not None
         earliest, latest = self.times or (np.zeros(self.rounds), None)
-        return Future.of_times(
+        found = Future.of_times(
             self.released,
             earliest,
             latest,
@@ -100,6 +110,14 @@ class RulesAhead:
             windows=self.windows if has_times else (),
             first=first,
         )
+        if not (has_times and self.days):
+            return found
+        zones = sorted({each.utc_offset_seconds for each in self.days})
+        days = (
+            Window.of_days(earliest, *each, zones.index(each.utc_offset_seconds))
+            for each in self.days
+        )
+        return replace(found, windows=(*found.windows, *days))
 
 
 def rules_ahead(
@@ -155,8 +173,8 @@ def with_pace(ahead: RulesAhead, trace: Trace | ImportedTrace, slowest_hours: fl
     gaps = np.diff(earliest[np.isfinite(earliest)])
     if gaps.size and gaps.max() > pace:
         notes.append(
-            f"Recorded rounds started up to {gaps.max() / 3600.0:.2f} h after the one before, later "
-            f"than the stated pace of {slowest_hours:g} h"
+            f"Recorded rounds started up to {gaps.max() / 3600.0:.2f} h after the one before, "
+            f"later than the stated pace of {slowest_hours:g} h"
         )
     whole = np.concatenate([earliest, starts]), np.concatenate([latest, starts + spread])
     return replace(ahead, times=whole, notes=tuple(notes))
@@ -212,7 +230,15 @@ def _of_scenario(trace: Trace | ImportedTrace, scenario: Scenario, rounds: int) 
         timer_seconds=max((each.seconds for each in kept), default=0.0),
         separation=max((each.separation for each in kept), default=1),
         most=min((each.most for each in kept if each.most is not None), default=None),
-        windows=tuple(_windows(kept)),
+        windows=tuple(
+            (each.within_seconds, each.most_within) for each in kept if each.within_seconds
+        ),
+        days=tuple(
+            Day(3600.0 * hours, each.most_within)
+            for each in kept
+            if each.is_local_day
+            for hours in zone_hours_of(scenario)
+        ),
         names=tuple(each.name for each in kept),
         notes=tuple(notes),
     )
@@ -222,14 +248,3 @@ def _with_later(given: Participation) -> Participation:
     assert given.later is not None
     changed = given.later.model_dump(exclude_none=True)
     return given.model_copy(update={**changed, "later": None})
-
-
-def _windows(rules: Sequence[Rule]) -> list[tuple[float, int]]:
-    # Any 24 hours lie in at most two local days, so they hold at most twice as many.
-    return [
-        (DAY, 2 * each.most_within)
-        if each.is_local_day
-        else (each.within_seconds, each.most_within)
-        for each in rules
-        if each.most_within
-    ]

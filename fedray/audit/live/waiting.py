@@ -1,9 +1,9 @@
 """Devices that must wait: the first round in which each may take part again, so that a promise is
 kept whatever devices do under the rules.
 
-A device that waits longer has its later rounds later and fewer of them, so its bound falls. The first
-round that is late enough is found by halving, for all devices together. The bound is that of the
-earliest rounds and least gaps (`mechanisms/continuation.py`); where it is above the truth, a device
+A device that waits longer has its later rounds later and fewer of them, so its bound falls. The
+first round that is late enough is found by halving, for all devices together. The bound is that of
+the earliest rounds and least gaps (`mechanisms/continuation.py`). If it is above the truth, a device
 waits longer than it needs to.
 """
 
