@@ -7,24 +7,20 @@ from typing import Literal
 
 import numpy as np
 
-from fedray.audit.forward import forward_sensitivity
+from fedray.audit.forward import forward_sensitivity, least_noise_growth
 from fedray.audit.live.promise import Promise
-from fedray.audit.live.reached import Reached, reached, scales_from
+from fedray.audit.live.reached import Reached, reached
 from fedray.audit.live.rules_ahead import RulesAhead
 from fedray.audit.live.waiting import who_waits
 from fedray.audit.noise import DeviceNoise
 from fedray.audit.participation import Patterns
-from fedray.base.arrays import Float64Array, Int64Array
+from fedray.base.arrays import BoolArray, Int64Array
 from fedray.base.document import Document, IfAny, NotInJson
 from fedray.base.errors import InputError
 from fedray.base.rounding import counted, up
 from fedray.mechanisms.continuation import Continued, largest_continued
 from fedray.mechanisms.strategy import SensitivityUnknown, Strategy
 
-MOST_NOISE = 1e4
-"""Largest factor of the noise that is tried."""
-FACTOR_STEPS = 30
-"""Halvings of the search for the least factor, down to a relative 1e-6 of it."""
 Kind = Literal["list", "separation", "cap", "timer", "last round", "noise"]
 
 
@@ -78,11 +74,10 @@ class Ahead:
         self,
         rules: RulesAhead,
         first: Int64Array | None = None,
-        scales: Float64Array | None = None,
     ) -> tuple[Continued, Reached]:
         """Returns the largest sensitivity, and the (b, k) reached, of all devices."""
         future = rules.future(first)
-        found = forward_sensitivity(self.strategy, self.patterns, future, scales)
+        found = forward_sensitivity(self.strategy, self.patterns, future)
         return found, reached(self.patterns, future)
 
     def of_new(self, rules: RulesAhead) -> tuple[Continued, Reached]:
@@ -94,7 +89,7 @@ class Ahead:
         """Whether figures after `rounds` rounds keep the claim."""
         return self.promise.allows(found[0].value, found[1], rounds)
 
-    def only_of(self, is_chosen: np.ndarray) -> "Ahead":
+    def only_of(self, is_chosen: BoolArray) -> "Ahead":
         """Returns the guarantee of some devices [P] only."""
         whole = self.patterns
         rows = np.repeat(is_chosen, whole.counts)
@@ -130,11 +125,15 @@ def changes_that_keep(
         text = f"No list and no rule can help: {reason}"
         yield Change(("list",), False, text)
     else:
-        # Devices that stay within the claim under the rules do so under stricter ones too.
-        first = who_waits(ahead.strategy, ahead.patterns, rules.future(), ahead.promise)
-        endangered = ahead.only_of(first > 0)
-        yield from _lists(ahead, rules, first, slowest_hours)
-        yield from _rules(ahead, endangered, rules, slowest_hours)
+        try:
+            first = who_waits(ahead.strategy, ahead.patterns, rules.future(), ahead.promise)
+        except SensitivityUnknown as error:
+            yield Change(("list",), False, f"Lists and rules are not judged: {error}")
+        else:
+            # Devices that stay within the claim under the rules do so under stricter ones too.
+            endangered = ahead.only_of(first > 0)
+            yield from _lists(ahead, rules, first, slowest_hours)
+            yield from _rules(ahead, endangered, rules, slowest_hours)
     yield _last_round(ahead, rules)
     yield _noise(ahead, rules)
 
@@ -290,30 +289,21 @@ def _last_round(ahead: Ahead, rules: RulesAhead) -> Change:
 def _noise(ahead: Ahead, rules: RulesAhead) -> Change:
     """Returns the least factor of the noise from the next round on."""
     kind: tuple[Kind, ...] = ("noise",)
-    n, r = rules.rounds, rules.released
     if isinstance(ahead.promise.noise, DeviceNoise):
         return Change(kind, False, "More noise is not judged if devices add it")
-    is_of_limits = ahead.promise.sensitivity is None or not ahead.promise.allows(
-        0.0, ahead.under(rules)[1], n
-    )
-    if is_of_limits:
+    limits = reached(ahead.patterns, rules.future())
+    if ahead.promise.sensitivity is None or not ahead.promise.allows(0.0, limits, rules.rounds):
         return Change(kind, False, "More noise changes no number of rounds or participations")
 
-    def under(factor: float) -> tuple[Continued, Reached]:
-        return ahead.under(rules, scales=scales_from(r, n, factor))
-
+    limit = ahead.promise.sensitivity
     try:
-        if not ahead.keeps(under(MOST_NOISE), n):
-            text = "No noise from now on is proven to help: the released rounds cost too much"
-            return Change(kind, False, text)
-        low, high = 0.0, math.log(MOST_NOISE)
-        for _ in range(FACTOR_STEPS):
-            middle = (low + high) / 2.0
-            is_kept = ahead.keeps(under(math.exp(middle)), n)
-            low, high = (low, middle) if is_kept else (middle, high)
-        factor = float(up(math.exp(high)))
-        found = under(factor)
+        grown = least_noise_growth(ahead.strategy, ahead.patterns, rules.future(), limit)
     except (InputError, SensitivityUnknown) as error:
         return Change(kind, False, f"More noise from now on is not judged: {error}")
+    if grown is None:
+        text = "No noise from now on can help: the released rounds have spent the claim"
+        return Change(kind, False, text)
+    factor, found = grown
     text = f"{up(factor)} times the noise from the next round on"
-    return _with_figures(Change(kind, True, text, noise_factor=factor), found)
+    change = Change(kind, True, text, noise_factor=factor)
+    return _with_figures(change, (found, limits))

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedray.audit.participation import Patterns
-from fedray.base.arrays import Float64Array, Int64Array
+from fedray.base.arrays import Int64Array
 from fedray.mechanisms.continuation import Future
 from fedray.mechanisms.future import Barred
 
@@ -88,8 +88,3 @@ def reached(patterns: Patterns | None, future: Future) -> Reached:
                 gaps, counts = reach.of(chosen.rounds, entries)
                 found = found.joined(Reached(int(gaps.min()), int(counts.max())))
     return found
-
-
-def scales_from(released: int, rounds: int, factor: float) -> Float64Array:
-    """Returns noise that is `factor` times as large from round `released` on, [R]."""
-    return np.where(np.arange(rounds) < released, 1.0, factor)

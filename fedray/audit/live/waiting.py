@@ -3,8 +3,8 @@ kept whatever devices do under the rules.
 
 A device that waits longer has its later rounds later and fewer of them, so its bound falls. The
 first round that is late enough is found by halving, for all devices together. The bound is that of
-the earliest rounds and least gaps (`mechanisms/continuation.py`). If it is above the truth, a device
-waits longer than it needs to.
+the earliest rounds and least gaps (`mechanisms/earliest_rounds.py`). If it is above the truth, a
+device waits longer than it needs to.
 """
 
 import numpy as np
@@ -15,6 +15,7 @@ from fedray.audit.participation import Patterns
 from fedray.base.arrays import BoolArray, Float64Array, Int64Array
 from fedray.mechanisms.continuation import Future
 from fedray.mechanisms.couplings import Couplings
+from fedray.mechanisms.earliest_rounds import EarliestRounds
 from fedray.mechanisms.future import Barred
 from fedray.mechanisms.strategy import Strategy
 
@@ -59,8 +60,7 @@ class _Search:
     def __init__(self, couplings: Couplings, rules: Barred, promise: Promise) -> None:
         self._couplings, self._rules, self._promise = couplings, rules, promise
         self._reach = ReachFrom(rules)
-        self._squares: dict[tuple[int, int | None], float] = {}
-        self._rows: dict[tuple[int, int | None], Float64Array] = {}
+        self._earliest = EarliestRounds(couplings, rules)
 
     def first_rounds(self, rounds: Int64Array) -> Int64Array:
         """Returns the first rounds of devices with patterns [P, c], [P]."""
@@ -92,44 +92,5 @@ class _Search:
             is_beyond |= counts > promise.max_participations
         if promise.sensitivity is not None:
             most = promise.sensitivity**2 * (1.0 - SLACK)
-            is_beyond |= self._uppers(rounds, squares, entries) > most
+            is_beyond |= self._earliest.uppers(rounds, squares, entries) > most
         return is_beyond & (entries < self._rules.rounds)
-
-    def _uppers(
-        self, rounds: Int64Array, squares: Float64Array, entries: Int64Array
-    ) -> Float64Array:
-        """Bounds the squared sensitivities of devices [P] that come back as early as allowed."""
-        left = self._rules.left(rounds.shape[1])
-        distinct, group = np.unique(entries, return_inverse=True)
-        uppers = squares + np.array([self._square(e, left) for e in distinct.tolist()])[group]
-        rows = np.stack([self._row(each, left) for each in distinct.tolist()])
-        for column in rounds.T:
-            uppers += 2.0 * rows[group, column]
-        return uppers
-
-    def _later(self, entry: int, left: int | None) -> list[int]:
-        return [] if left == 0 else self._rules.earliest((), entry)[:left]
-
-    def _square(self, entry: int, left: int | None) -> float:
-        key = entry, left
-        if key not in self._squares:
-            later, lags = self._later(entry, left), self._rules.least_lags
-            square = 0.0
-            for place, at in enumerate(later):
-                # Any continuation has its rounds no earlier and no closer than these.
-                following = at + lags[: len(later) - place]
-                entries = self._couplings.of_future(np.full_like(following, at), following)
-                square += 2.0 * float(entries.sum()) - float(entries[0])
-            self._squares[key] = square
-        return self._squares[key]
-
-    def _row(self, entry: int, left: int | None) -> Float64Array:
-        """Bounds the sum of the entries of each released round with the future, [r]."""
-        key = entry, left
-        if key not in self._rows:
-            past = np.arange(self._rules.released)
-            row = np.zeros(past.size)
-            for at in self._later(entry, left):
-                row += self._couplings.of_past(past, np.array(at))
-            self._rows[key] = row
-        return self._rows[key]
