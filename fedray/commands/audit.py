@@ -193,6 +193,10 @@ def _print_outlook(
     written = write_shown(outlook, page, figures)
     if hold is not None and (outlook.held is not None or outlook.state is State.KEPT):
         outlook.write_hold(hold)
+        change = outlook.held
+        if change is not None and len(change.kinds) > 1:
+            rule = f"the rule of the change {' + '.join(change.kinds)}"
+            print_line(f"fedray: {hold} keeps the claim only with {rule}", err=True)
         written["hold"] = str(hold)
     elif hold is not None:
         # The exit code says that the claim is not kept, whatever else cannot be written.

@@ -39,7 +39,9 @@ def outlook_headline(outlook: Outlook) -> str:
         helping = [each for each in outlook.changes if each.is_enough]
         first = helping[0] if helping else None
         said = (
-            "No change is proven to keep it." if first is None else f"Least change: {first.text}."
+            "No change is proven to keep it."
+            if first is None
+            else f"One that keeps it: {first.text}."
         )
         text += f"{said} "
     spent, forward, _ = outlook.rows
