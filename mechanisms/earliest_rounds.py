@@ -35,17 +35,7 @@ class EarliestRounds:
 
     def add(self, part: Part) -> None:
         """Takes devices with equally many participations."""
-        count = part.rounds.shape[1]
-        left = self._rules.left(count)
-        distinct, group = np.unique(part.entries, return_inverse=True)
-        # Devices come by number of participations, so rows of another number are not needed again.
-        self._rows = {key: row for key, row in self._rows.items() if key[1] == left}
-        squares = np.array([self._square(entry, left) for entry in distinct.tolist()])
-        uppers = part.squares + squares[group]
-        if count:
-            rows = np.stack([self._row(entry, left) for entry in distinct.tolist()])
-            for column in part.rounds.T:
-                uppers += 2.0 * rows[group, column]
+        uppers = self.uppers(part.rounds, part.squares, part.entries)
         place = int(uppers.argmax())
         self._upper = max(self._upper, float(uppers[place]))
         past = tuple(part.rounds[place].tolist())
@@ -56,6 +46,29 @@ class EarliestRounds:
             square = float(part.squares[place])
             self._reached = reached
             self._best = Group((), square, int(part.places[place]), past), later
+
+    def uppers(
+        self, rounds: Int64Array, squares: Float64Array, entries: Int64Array
+    ) -> Float64Array:
+        """Returns bounds on the squares of devices with equally many participations, [Q].
+
+        Args:
+            rounds: their rounds so far, [Q, c].
+            squares: squares of these patterns over all planned rounds, [Q].
+            entries: first round in which each may take part again, [Q].
+        """
+        count = rounds.shape[1]
+        left = self._rules.left(count)
+        distinct, group = np.unique(entries, return_inverse=True)
+        # Devices come by number of participations, so rows of another number are not needed again.
+        self._rows = {key: row for key, row in self._rows.items() if key[1] == left}
+        of_future = np.array([self._square(entry, left) for entry in distinct.tolist()])
+        uppers = squares + of_future[group]
+        if count:
+            rows = np.stack([self._row(entry, left) for entry in distinct.tolist()])
+            for column in rounds.T:
+                uppers += 2.0 * rows[group, column]
+        return uppers
 
     def best(self) -> tuple[float, tuple[Group, list[int]]]:
         """Returns the bound on the square, and the device with its earliest continuation that comes

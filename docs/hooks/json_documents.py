@@ -10,6 +10,7 @@ from document_keys import DocumentKey, keys_of
 from fedray.audit.audit import Audit
 from fedray.audit.calibration import TraceCalibration
 from fedray.audit.ledger import Ledger
+from fedray.audit.live.outlook import Outlook
 from fedray.audit.privacy_statement import Statement
 from fedray.audit.several_tasks import TasksAudit
 from fedray.clients.sessions import PopulationSupply
@@ -70,6 +71,9 @@ AUDIT, AUDIT_OF_TASKS, TRAINED = "An audit", "An audit of several tasks", "A tra
 DOCUMENTS: Mapping[str, Document] = {
     AUDIT: Document(Audit, where="Every audited trace."),
     "fedray audit": Document(printed.WithAudit, printed.Verified, printed.Written, base=AUDIT),
+    "fedray audit, of rounds to come": Document(
+        Outlook, printed.WithHold, printed.Written, where="`fedray audit --until N --json`."
+    ),
     "fedray verify": Document(Verification),
     "fedray budget": Document(Ledger),
     "A privacy statement": Document(

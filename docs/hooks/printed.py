@@ -104,6 +104,13 @@ class Verified(TypedDict):
     """Whether `--verify` recomputed every digest."""
 
 
+class WithHold(TypedDict):
+    """Keys that `fedray audit --until` adds to an outlook."""
+
+    hold: NotRequired[str]
+    """Path of the list of devices that must wait; only with `--hold`, if a list keeps the claim."""
+
+
 class WithAudit(TypedDict):
     """Keys that `fedray audit` adds to the audit of one trace."""
 

@@ -5,6 +5,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import typer
+
 from fedray.base.errors import InputError, demanded, one_line
 from fedray.base.storage import fetched
 from fedray.commands.frame.auditing import WHOLE, audited, exit_by_claim, open_tasks, print_audit
@@ -13,6 +15,7 @@ from fedray.commands.frame.output import (
     print_json,
     print_line,
     print_pieces,
+    print_result,
     write_shown,
 )
 from fedray.commands.frame.progress import progress_line
@@ -25,6 +28,9 @@ def audit(
     assume: Path | None = None,
     rounds: int | None = None,
     claim: Path | None = None,
+    until: int | None = None,
+    slowest: float | None = None,
+    hold: Path | None = None,
     mechanism: list[Path] | None = None,
     noise_multiplier: float | None = None,
     delta: float | None = None,
@@ -52,6 +58,9 @@ def audit(
     A statement gives the guarantee of a run's rules. For a log it gives that of the claimed limits
     under their condition, and without a claim the observed one.
 
+    With --until, the claim is judged for the end of a run that continues: it is kept, in danger or
+    lost, with the least changes that keep it. The exit code is 1 unless it is kept.
+
     Sampler to run instead of a trace:
         sampler (MODULE:OBJECT): rounds of ids, or a function that returns them; its code is run
         assume (TOML): claim that its accountant relies on, which may describe the sampling
@@ -61,6 +70,11 @@ def audit(
         mechanism (FILE|KIND): mechanism instead of the run's; blt-400, tree, identity; repeatable
         noise_multiplier (Z): noise multiplier instead of the run's
         delta (D): delta of epsilon instead of the run's; a log has 1e-10
+    Rounds to come:
+        until (ROUNDS): planned number of rounds; will the claim hold after them?
+        slowest (HOURS): most hours from one start of a round to the next, which a server keeps;
+            without it, a timer limits no round to come
+        hold (FILE): list of devices that must wait, to write as .csv or .parquet
     Files to write:
         page (FILE): HTML page of the audit
         figures (DIR): folder for every figure of the page, as SVG and CSV
@@ -83,6 +97,7 @@ def audit(
     if is_of_tasks(trace):
         about_one = {
             "--claim": claim,
+            "--until": until,
             "--mechanism": mechanism,
             "--noise-multiplier": noise_multiplier,
             "--statement": statement,
@@ -92,6 +107,7 @@ def audit(
         }
         audit_run_of_tasks(trace, about_one, delta, page, figures, verify, verbose, as_json)
         return
+    _check_until(until, claim, {"--slowest": slowest, "--hold": hold})
     if statement is not None and show_devices:
         raise InputError("--statement is for publication; leave out --show-devices")
     if evidence is not None:
@@ -100,6 +116,10 @@ def audit(
         opened, result = audited(
             trace, claim, mechanism, noise_multiplier, delta, show_devices, verify
         )
+    if until is not None:
+        for_now = {"--statement": statement, "--events": events, "--evidence": evidence}
+        _print_outlook(result, until, slowest, hold, page, figures, as_json, for_now)
+        return
     # The page of a long trace takes its time, and its reader wants the verdict.
     if not as_json:
         print_audit(opened, result, claim, evidence is not None, verify is True, verbose)
@@ -127,6 +147,66 @@ def audit(
     else:
         print_files(written)
     exit_by_claim(result)
+
+
+def _check_until(until: int | None, claim: Path | None, about_it: dict[str, Any]) -> None:
+    """Raises InputError if options about rounds to come lack what they need."""
+    given = [flag for flag, value in about_it.items() if value is not None]
+    if until is None and given:
+        raise InputError(f"{given[0]} is about rounds to come; give --until ROUNDS too")
+    if until is not None and claim is None:
+        raise InputError("--until judges a claim at the end of a run; give --claim too")
+
+
+def _print_outlook(
+    audit: Any,
+    until: int,
+    slowest: float | None,
+    hold: Path | None,
+    page: Path | None,
+    figures: Path | None,
+    as_json: bool,
+    for_now: dict[str, Any],
+) -> None:
+    """Prints whether the claim of an audit will hold after the last planned round, and ends with 1
+    unless it will.
+
+    Args:
+        audit: audit of the released rounds.
+        until: planned number of rounds.
+        slowest: most hours from one start of a round to the next.
+        hold: file of the devices that must wait, if any.
+        page: file of the page, if any.
+        figures: folder of the figures, if any.
+        as_json: whether to print one JSON object.
+        for_now: options about the released rounds only, by flag; they must not be given.
+    """
+    from fedray.audit.live.outlook import State, look_ahead
+
+    given = [flag for flag, value in for_now.items() if value is not None]
+    if given:
+        raise InputError(f"{given[0]} is about the released rounds; leave it out, or --until")
+    with progress_line("looking ahead"):
+        outlook = look_ahead(audit, until, slowest)
+    if not as_json:
+        print_result(outlook, as_json=False)
+    written = write_shown(outlook, page, figures)
+    if hold is not None and (outlook.held is not None or outlook.state is State.KEPT):
+        outlook.write_hold(hold)
+        change = outlook.held
+        if change is not None and len(change.kinds) > 1:
+            rule = f"the rule of the change {' + '.join(change.kinds)}"
+            print_line(f"fedray: {hold} keeps the claim only with {rule}", err=True)
+        written["hold"] = str(hold)
+    elif hold is not None:
+        # The exit code says that the claim is not kept, whatever else cannot be written.
+        print_line(f"fedray: --hold {hold} is not written, as no list keeps the claim", err=True)
+    if as_json:
+        print_json({**outlook.to_json(), **written})
+    else:
+        print_files(written)
+    if outlook.state is not State.KEPT:
+        raise typer.Exit(1)
 
 
 def write_statement(audit: Any, folder: Path) -> str:

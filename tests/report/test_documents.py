@@ -193,6 +193,27 @@ def test_documents_of_audits_match_their_types(
     check("fedray audit", *examples, *rare_parts_of_audits())
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("without_drawing")
+def test_documents_of_rounds_to_come_match_their_types(
+    trace_of, small, claim: str, tmp_path: Path, fedray_command
+) -> None:
+    """In danger, with every sort of change: lists, rules, a timer at a pace, a round and noise."""
+    keys = ("privacy.noise_multiplier=3.0", 'privacy.mechanism={kind="identity"}')
+    timed = small(*keys, "participation.timer_hours=0.05")
+    path = str(trace_of(PATTERNS, 4, timed).path)
+    text = 'mechanism = "identity"\nnoise_multiplier = 3.0\n'
+    Path(claim).write_text(f"{text}rho = 0.17\n")
+    at = ("audit", path, "--claim", claim, "--until", "20", "--slowest", "0.03", "--json")
+    files = ("--hold", "hold.csv"), ("--page", "page.html"), ("--figures", "figures")
+    options = [part for name, file in files for part in (name, str(tmp_path / file))]
+    examples = [printed(fedray_command, *at, *options)]
+    # Noise may keep a claim that no list can keep, and other statements have other figures.
+    Path(claim).write_text(f"{text}rho = 0.05\nmin_sep = 1\n")
+    examples.append(printed(fedray_command, *at))
+    check("fedray audit, of rounds to come", *examples)
+
+
 @pytest.mark.usefixtures("without_drawing")
 def test_documents_of_statements_match_their_types(
     trace_of, small, tmp_path: Path, fedray_command

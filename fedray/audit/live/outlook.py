@@ -1,0 +1,406 @@
+"""Will a claim hold after the last planned round? The figures spent so far, the largest that
+devices can still reach under the rules, and the claimed ones, with the state of the claim.
+
+* **lost**: the released rounds exceed the claim, whatever happens later.
+* **in danger**: some pattern that the rules allow exceeds it by the last round.
+* **kept**: none does.
+
+Spent figures are over the released rows 0 .. r - 1 of C. The others are over all R planned rows, in
+which earlier participations cost more.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+import numpy as np
+
+from fedray.audit.audit import Audit
+from fedray.audit.claims import Claim
+from fedray.audit.findings import ROUNDED, Finding, Verdict
+from fedray.audit.live.changes import Ahead, Change, changes_that_keep
+from fedray.audit.live.promise import Promise
+from fedray.audit.live.reached import Reached, reached
+from fedray.audit.live.rules_ahead import RulesAhead, rules_ahead
+from fedray.base.document import Document, InJson, Key, NotInJson
+from fedray.base.errors import InputError
+from fedray.base.result import DrawnResult
+from fedray.mechanisms.continuation import Continued
+from fedray.mechanisms.strategy import SensitivityUnknown
+from fedray.scenario.hold import Hold, write_hold
+from fedray.trace.imported import ImportedTrace
+
+VERSION = 1
+"""Version of the document."""
+JUDGED = ("rounds", "min_sep", "max_participations", "rho", "epsilon")
+"""Statements with figures that are compared."""
+CURVE = 8
+"""Number of last rounds of the curve of what devices can still reach."""
+
+
+class State(StrEnum):
+    """State of a claim, or of one of its statements."""
+
+    KEPT = "kept"
+    IN_DANGER = "in danger"
+    LOST = "lost"
+
+
+@dataclass(frozen=True, slots=True)
+class Row(Document):
+    """Figures of one line: spent, forward or claimed; None if unknown or not claimed."""
+
+    name: str
+    """"spent", "forward" or "claimed"."""
+    rounds: int | None
+    """Number of rounds."""
+    min_sep: int | None
+    """b; None also if no device takes part twice."""
+    max_participations: int | None
+    """k."""
+    sensitivity: float | None
+    """Largest sensitivity at clip norm 1; of the claim, the largest with which its rho and epsilon
+    hold."""
+    is_exact: bool
+    """Whether a pattern attains the sensitivity; False for an upper bound."""
+    theorem: str
+    """Argument behind the sensitivity."""
+    rho: float | None
+    """rho of zCDP."""
+    epsilon: float | None
+    """epsilon at the claim's delta."""
+
+
+@dataclass(frozen=True, slots=True)
+class StatementAhead(Document):
+    """State of one statement of the claim."""
+
+    statement: str
+    """The key of the claim."""
+    state: State
+    """kept, in danger or lost."""
+    claimed: float | str | None
+    """Claimed figure."""
+    spent: float | str | None
+    """Figure of the released rounds; None if unknown."""
+    forward: float | str | None
+    """Largest figure, or least min-sep, that devices can reach by the last planned round; None if
+    the rules keep the statement as claimed."""
+    lost_at: int | None
+    """Number of released rounds after which the statement was first exceeded; None unless lost, and
+    if unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point(Document):
+    """Largest figures of devices if a round is the last."""
+
+    rounds: int
+    """Number of rounds."""
+    sensitivity: float
+    """Largest sensitivity that devices can reach."""
+    epsilon: float
+    """Its epsilon at the claim's delta."""
+
+
+@dataclass(frozen=True)
+class Outlook(DrawnResult):
+    """Whether a claim will hold after the last planned round, and what to change."""
+
+    TABLES: ClassVar[str] = "fedray.report.outlook:outlook_tables"
+    SUBJECT: ClassVar[str] = "fedray.report.outlook:outlook_subject"
+    FIGURES: ClassVar[str] = "fedray.report.outlook:outlook_figures"
+    PAGE: ClassVar[str] = "fedray.report.outlook:outlook_page"
+    HEADLINE: ClassVar[str] = "fedray.report.outlook:outlook_headline"
+
+    version: int
+    """Version of this document, 1."""
+    path: Annotated[Path, Key("trace")]
+    """Directory of the trace."""
+    digest: str
+    """Digest of the trace."""
+    claim: Annotated[str, Key("claim_digest")]
+    """Digest of the claim."""
+    state: State
+    """State of the claim: the worst of its statements."""
+    released: int
+    """Number of released rounds; a round in progress is still to come."""
+    rounds: int
+    """Planned number of rounds."""
+    slowest_hours: float | None
+    """Most hours from one start of a round to the next, as stated; None without."""
+    delta: float
+    """delta of epsilon."""
+    rows: tuple[Row, Row, Row]
+    """Spent, forward, claimed."""
+    statements: tuple[StatementAhead, ...]
+    """Statements of the claim."""
+    device: str | None
+    """Device that reaches most in the forward guarantee; None for a device without a past."""
+    past: tuple[int, ...]
+    """Its rounds so far."""
+    future: tuple[int, ...]
+    """Its rounds from now on."""
+    rules: tuple[str, ...]
+    """Rules from now on, in words."""
+    notes: tuple[str, ...]
+    """Conditions and remarks, in sentences without a full stop."""
+    changes: tuple[Change, ...]
+    """Least changes that keep the claim; empty unless it is in danger."""
+    curve: tuple[Point, ...]
+    """Largest figures by last round, from the released rounds to the planned ones."""
+    audit: NotInJson[Audit]
+    """Audit of the released rounds."""
+
+    @property
+    def statement(self) -> InJson[str]:
+        """The answer in sentences, to be quoted."""
+        return self.headline
+
+    @property
+    def held(self) -> Change | None:
+        """The change whose list a hold file has: the list without a rule, else the first with one;
+        None without a list that helps."""
+        return next((each for each in self.changes if each.first is not None), None)
+
+    def write_hold(self, file: Path) -> int:
+        """Writes the devices that must wait, with the first round of each; empty for never.
+
+        Returns:
+            Number of devices.
+
+        Raises:
+            InputError: no list keeps the claim, or the file cannot be written.
+        """
+        change = self.held
+        if change is None or change.first is None:
+            if self.state is not State.KEPT:
+                reason = "cannot be written: no list keeps the claim"
+                raise InputError.of("hold", str(file), reason, "see the changes that do")
+            first = np.zeros(self.audit.patterns.counts.size, np.int64)
+        else:
+            first = change.first
+        places = np.flatnonzero(first)
+        trace, ids = self.audit.trace, self.audit.patterns.device_ids[places]
+        if isinstance(trace, ImportedTrace):
+            names = trace.ids_of("device").take(ids.astype(np.int64)).to_pylist()
+        else:
+            names = [str(each) for each in ids.tolist()]
+        rounds = first[places].astype(np.float64)
+        rounds[rounds >= self.rounds] = np.inf
+        write_hold(file, Hold(names, rounds, "first_round"))
+        return len(names)
+
+    def __repr__(self) -> str:
+        return f"<Outlook of {self.path.name} until round {self.rounds}: {self.state.value}>"
+
+
+def look_ahead(audit: Audit, rounds: int, slowest_hours: float | None = None) -> Outlook:
+    """Returns whether the claim of an audit will hold after the last planned round.
+
+    Args:
+        audit: audit of the released rounds against a claim.
+        rounds: planned number of rounds, R.
+        slowest_hours: most hours from one start of a round to the next; without it, rules in hours
+            limit nothing.
+
+    Raises:
+        InputError: an argument is out of range, the claim or the mechanism does not cover so many
+            rounds, or the claim has a statement that is not judged ahead.
+    """
+    claim, patterns, trace = audit.claim, audit.patterns, audit.trace
+    if claim is None:
+        raise InputError("until: is judged against a claim; give --claim too")
+    if rounds < trace.committed_rounds:
+        rule = f"must be at least the {trace.committed_rounds:,} rounds that are released"
+        raise InputError.of("until", rounds, rule, "raise it")
+    if not audit.mechanisms or audit.answers is not None:
+        raise InputError("until: only updates of a model with noise are judged; leave --until out")
+    if patterns.min_sep == 0:
+        raise InputError(
+            "until: a device contributed twice to one round, for which no limits are known; import "
+            "with repeats 'once', or leave --until out"
+        )
+    used = audit.mechanisms[0]
+    if used.permitted is None:
+        raise InputError("until: the noise is unknown; give a claim with noise_multiplier")
+    rules = rules_ahead(trace, audit.scenario, claim, rounds, slowest_hours)
+    try:
+        used.strategy.check_rounds(rounds)
+        limits = reached(patterns, rules.future())
+        promise = Promise.of(claim, used.permitted, rounds, limits.max_participations)
+        ahead = Ahead(used.strategy, patterns, promise)
+        forward = ahead.under(rules)
+        statements = _statements(audit, claim, rules, promise, forward)
+        state = _worst([each.state for each in statements])
+        is_open = state is State.IN_DANGER
+        changes = tuple(changes_that_keep(ahead, rules, slowest_hours)) if is_open else ()
+        curve = _curve(ahead, rules, forward)
+    except SensitivityUnknown as error:
+        raise InputError(f"until={rounds}: {error}") from None
+    except ValueError as error:
+        raise InputError.caused_by(error) from None
+    found, _ = forward
+    device = None if found.place < 0 else int(patterns.device_ids[found.place])
+    return Outlook(
+        version=VERSION,
+        path=audit.path,
+        digest=audit.digest,
+        claim=claim.digest,
+        state=state,
+        released=rules.released,
+        rounds=rounds,
+        slowest_hours=slowest_hours,
+        delta=claim.delta,
+        rows=(_spent(audit), _forward(rounds, forward, promise), _claimed(claim, promise)),
+        statements=statements,
+        device=None if device is None else audit.names.of(device),
+        past=found.past,
+        future=found.future,
+        rules=rules.names,
+        notes=rules.notes,
+        changes=changes,
+        curve=curve,
+        audit=audit,
+    )
+
+
+def _worst(states: list[State]) -> State:
+    return max(states, key=list(State).index, default=State.KEPT)
+
+
+def _spent(audit: Audit) -> Row:
+    used = audit.mechanisms[0]
+    observed = used.observed
+    theorem = "" if observed.sensitivity is None else observed.sensitivity.theorem
+    return Row(
+        "spent",
+        audit.rounds,
+        audit.min_sep,
+        audit.max_participations,
+        used.trace.value,
+        used.trace.is_exact,
+        theorem,
+        observed.rho,
+        observed.epsilon,
+    )
+
+
+def _forward(rounds: int, forward: tuple[Continued, Reached], promise: Promise) -> Row:
+    found, limits = forward
+    return Row(
+        "forward",
+        rounds,
+        limits.min_sep if limits.max_participations > 1 else None,
+        limits.max_participations,
+        found.value,
+        found.is_exact,
+        found.theorem,
+        promise.rho_at(found.value),
+        promise.epsilon_at(found.value),
+    )
+
+
+def _claimed(claim: Claim, promise: Promise) -> Row:
+    return Row(
+        "claimed",
+        claim.rounds,
+        claim.min_sep,
+        claim.max_participations,
+        promise.sensitivity,
+        True,
+        "" if promise.sensitivity is None else "the largest with which rho and epsilon hold",
+        claim.rho,
+        claim.epsilon,
+    )
+
+
+def _statements(
+    audit: Audit,
+    claim: Claim,
+    rules: RulesAhead,
+    promise: Promise,
+    forward: tuple[Continued, Reached],
+) -> tuple[StatementAhead, ...]:
+    """Returns the state of every statement of a claim."""
+    spent, observed = audit.mechanisms[0].trace, audit.mechanisms[0].observed
+    found, limits = forward
+    statements = []
+    for finding in audit.findings:
+        name = finding.statement
+        claimed = getattr(claim, name, None)
+        if name not in JUDGED or claimed is None:
+            statements.append(_by_rule(finding, claim, rules))
+            continue
+        if name in ("rho", "epsilon"):
+            now = getattr(observed, name) or 0.0
+            then = getattr(promise, f"{name}_at")(found.value)
+            most = claimed * (1 + ROUNDED[name])
+            is_lost, is_beyond = spent.is_exact and now > most, then > most
+        elif name == "min_sep":
+            now = audit.min_sep
+            then = limits.min_sep if limits.max_participations > 1 else None
+            is_lost = now is not None and now < claimed
+            is_beyond = then is not None and then < claimed
+        else:
+            now = getattr(audit, name)
+            then = rules.rounds if name == "rounds" else limits.max_participations
+            is_lost, is_beyond = now > claimed, then > claimed
+        state = State.LOST if is_lost else State.IN_DANGER if is_beyond else State.KEPT
+        lost_at = _lost_at(audit, name, claimed) if is_lost else None
+        statements.append(StatementAhead(name, state, claimed, now, then, lost_at))
+    return tuple(statements)
+
+
+def _by_rule(finding: Finding, claim: Claim, rules: RulesAhead) -> StatementAhead:
+    """Returns the state of a statement that only the trace breaks, or a rule keeps."""
+    is_kept = True
+    if finding.statement == "timer_hours":
+        is_kept = rules.timer_seconds >= 3600.0 * (claim.timer_hours or 0.0)
+    elif finding.statement == "most_per_period" and (period := claim.most_per_period) is not None:
+        is_kept = _keeps_period(rules, 3600.0 * period.hours, period.participations)
+    state = State.KEPT if is_kept else State.IN_DANGER
+    if finding.verdict is Verdict.BROKEN:
+        state = State.LOST
+    return StatementAhead(finding.statement, state, finding.claimed, finding.found, None, None)
+
+
+def _keeps_period(rules: RulesAhead, seconds: float, most: int) -> bool:
+    """Whether rules keep at most `most` participations in any half-open window of `seconds`."""
+    by_timer = rules.timer_seconds > 0 and np.ceil(seconds / rules.timer_seconds) <= most
+    by_cap = rules.most is not None and rules.most <= most
+    is_within = any(length >= seconds and count <= most for length, count in rules.windows)
+    return bool(by_timer or by_cap or is_within)
+
+
+def _lost_at(audit: Audit, name: str, claimed: float) -> int | None:
+    """Returns the number of released rounds after which a statement was first exceeded."""
+    patterns = audit.patterns
+    if name == "rounds":
+        return int(claimed) + 1
+    if name == "min_sep":
+        ends = [patterns.rounds[later[gaps < claimed]] for gaps, later in patterns.pairs()]
+        return 1 + min(int(each.min()) for each in ends if each.size)
+    if name == "max_participations":
+        breaking = patterns.counts > claimed
+        return 1 + int(patterns.rounds[patterns.starts[breaking] + int(claimed)].min())
+    most = claimed * (1 + ROUNDED[name])
+    low, high = 1, audit.rounds
+    while low < high:
+        middle = (low + high) // 2
+        (after,) = audit.spent_after([middle])
+        low, high = (low, middle) if getattr(after, name) > most else (middle + 1, high)
+    return high
+
+
+def _curve(
+    ahead: Ahead, rules: RulesAhead, forward: tuple[Continued, Reached]
+) -> tuple[Point, ...]:
+    """Returns the largest figures for a few last rounds."""
+    lasts = np.linspace(rules.released, rules.rounds, CURVE).round()
+    points = []
+    for last in np.unique(lasts).astype(int).tolist():
+        found = forward[0] if last == rules.rounds else ahead.under(rules.until(last))[0]
+        points.append(Point(last, found.value, ahead.promise.epsilon_at(found.value)))
+    return tuple(points)

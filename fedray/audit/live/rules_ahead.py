@@ -1,0 +1,250 @@
+"""Rules of participation from the next round on, and the times of rounds to come.
+
+A rule in hours limits rounds only if the pace is known. If rounds start at most h hours apart,
+every pattern that such a rule allows is also allowed when they start exactly h hours apart, so
+these times give the largest figures.
+"""
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Self
+
+import numpy as np
+
+from fedray.audit.claims import Claim
+from fedray.audit.guarantees import round_times
+from fedray.audit.rules import rules_of
+from fedray.audit.zones import zone_hours_of
+from fedray.base.arrays import Float64Array, Int64Array
+from fedray.base.errors import InputError
+from fedray.base.rounding import counted
+from fedray.mechanisms.continuation import Future, Window
+from fedray.scenario import Scenario
+from fedray.scenario.participation import Participation
+from fedray.trace.imported import ImportedTrace
+from fedray.trace.reader import Trace
+
+NO_PACE = (
+    "Rules in hours limit no round to come unless the pace is known; give --slowest HOURS, the "
+    "most hours from one start of a round to the next"
+)
+"""Remark on rules in hours without a stated pace."""
+IF_LATE = (
+    "A server cannot force rounds to be quick. If a round starts later than the stated pace, "
+    "enforce the separation in rounds, or stop; otherwise the figures no longer hold"
+)
+"""Condition of rules in hours at a stated pace."""
+
+
+class Day(NamedTuple):
+    """A limit on the participations of a device in a local calendar day of one time zone."""
+
+    utc_offset_seconds: float
+    """Local time minus that of the rounds."""
+    most: int
+    """Most participations of a device in a day."""
+
+
+@dataclass(frozen=True, eq=False)
+class RulesAhead:
+    """Rules from the next round on."""
+
+    released: int
+    """r, number of released rounds; a round in progress is still to come."""
+    rounds: int
+    """R, planned number of rounds."""
+    timer_seconds: float = 0.0
+    """Least time between two participations of a device; 0 without a timer."""
+    separation: int = 1
+    """Least difference between the numbers of two rounds of a device."""
+    most: int | None = None
+    """Most participations of a device, past ones included."""
+    windows: tuple[tuple[float, int], ...] = ()
+    """Half-open windows (seconds, most participations of a device within it)."""
+    days: tuple[Day, ...] = ()
+    """Limits on the local days of each time zone."""
+    times: tuple[Float64Array, Float64Array] | None = None
+    """Earliest and latest time of a participation in each of the R rounds; None if rules in hours
+    limit nothing, as their pace or the recorded times are unknown."""
+    names: tuple[str, ...] = ()
+    """The rules in words."""
+    notes: tuple[str, ...] = ()
+    """Conditions and remarks, in sentences without a full stop."""
+
+    @property
+    def has_hours(self) -> bool:
+        """Whether a rule is in hours."""
+        return bool(self.timer_seconds or self.windows or self.days)
+
+    def until(self, rounds: int) -> Self:
+        """Returns the rules for an earlier last round."""
+        times = self.times and (self.times[0][:rounds], self.times[1][:rounds])
+        return replace(self, rounds=rounds, times=times)
+
+    def stricter(
+        self, separation: int = 1, most: int | None = None, timer_seconds: float = 0.0
+    ) -> Self:
+        """Returns the rules with further ones beside them; most None adds no cap."""
+        caps = [each for each in (self.most, most) if each is not None]
+        return replace(
+            self,
+            separation=max(self.separation, separation),
+            most=min(caps, default=None),
+            timer_seconds=max(self.timer_seconds, timer_seconds),
+        )
+
+    def future(self, first: Int64Array | None = None) -> Future:
+        """Returns the rounds that these rules leave open.
+
+        Args:
+            first: first round in which each device of the past may take part again, [P].
+        """
+        has_times = self.times is not None
+        earliest, latest = self.times or (np.zeros(self.rounds), None)
+        found = Future.of_times(
+            self.released,
+            earliest,
+            latest,
+            timer_seconds=self.timer_seconds if has_times else 0.0,
+            separation=self.separation,
+            most=self.most,
+            windows=self.windows if has_times else (),
+            first=first,
+        )
+        if not (has_times and self.days):
+            return found
+        zones = sorted({each.utc_offset_seconds for each in self.days})
+        days = (
+            Window.of_days(earliest, *each, zones.index(each.utc_offset_seconds))
+            for each in self.days
+        )
+        return replace(found, windows=(*found.windows, *days))
+
+
+def rules_ahead(
+    trace: Trace | ImportedTrace,
+    scenario: Scenario | None,
+    claim: Claim,
+    rounds: int,
+    slowest_hours: float | None,
+) -> RulesAhead:
+    """Returns the rules of a run's scenario, or those that a claim states about a log.
+
+    Args:
+        trace: the trace of the released rounds.
+        scenario: scenario of the run; None for a log.
+        claim: the claim.
+        rounds: planned number of rounds.
+        slowest_hours: most hours from one start of a round to the next; None if unknown.
+
+    Raises:
+        InputError: the pace is not positive.
+    """
+    if slowest_hours is not None and not 0.0 < slowest_hours < np.inf:
+        raise InputError.of("slowest", slowest_hours, "must be a positive number of hours")
+    if scenario is None:
+        ahead = _of_claim(trace, claim, rounds)
+    else:
+        ahead = _of_scenario(trace, scenario, rounds)
+    if not ahead.has_hours:
+        return ahead
+    if slowest_hours is None:
+        return replace(ahead, notes=(*ahead.notes, NO_PACE))
+    return with_pace(ahead, trace, slowest_hours)
+
+
+def with_pace(ahead: RulesAhead, trace: Trace | ImportedTrace, slowest_hours: float) -> RulesAhead:
+    """Returns rules with times of all planned rounds, at a stated slowest pace."""
+    times = round_times(trace)
+    if times is None:
+        note = "The log was imported without times, so rules in hours limit nothing; import times"
+        return replace(ahead, notes=(*ahead.notes, note))
+    earliest, latest = times
+    known = latest[np.isfinite(latest)]
+    if not known.size:
+        note = "No round of the log has a time, so rules in hours limit nothing"
+        return replace(ahead, notes=(*ahead.notes, note))
+    pace = 3600.0 * slowest_hours
+    lasted = (latest - earliest)[np.isfinite(latest - earliest)]
+    later = ahead.rounds - ahead.released
+    starts = known.max() + pace * np.arange(1, later + 1)
+    # Participations of a round of a log have different times, and so will those of later rounds.
+    spread = float(lasted.max(initial=0.0))
+    notes = [*ahead.notes, IF_LATE]
+    gaps = np.diff(earliest[np.isfinite(earliest)])
+    if gaps.size and gaps.max() > pace:
+        notes.append(
+            f"Recorded rounds started up to {gaps.max() / 3600.0:.2f} h after the one before, "
+            f"later than the stated pace of {slowest_hours:g} h"
+        )
+    whole = np.concatenate([earliest, starts]), np.concatenate([latest, starts + spread])
+    return replace(ahead, times=whole, notes=tuple(notes))
+
+
+def _of_claim(trace: Trace | ImportedTrace, claim: Claim, rounds: int) -> RulesAhead:
+    names = []
+    if claim.min_sep is not None:
+        names.append(f"a separation of {counted(claim.min_sep, 'round')}")
+    if claim.max_participations is not None:
+        names.append(f"at most {counted(claim.max_participations, 'participation')} of a device")
+    if claim.timer_hours:
+        names.append(f"a timer of {claim.timer_hours:g} h")
+    period = claim.most_per_period
+    windows = ()
+    if period is not None:
+        names.append(f"at most {period.text}")
+        windows = ((3600.0 * period.hours, period.participations),)
+    note = "The rules are those of the claim, taken as enforced from now on; a log shows no rules"
+    return RulesAhead(
+        trace.committed_rounds,
+        rounds,
+        timer_seconds=3600.0 * (claim.timer_hours or 0.0),
+        separation=claim.min_sep or 1,
+        most=claim.max_participations,
+        windows=windows,
+        names=tuple(names),
+        notes=(note,) if names else (),
+    )
+
+
+def _of_scenario(trace: Trace | ImportedTrace, scenario: Scenario, rounds: int) -> RulesAhead:
+    if scenario.rounds.mode != "on-device":
+        raise InputError(
+            f"rounds.mode={scenario.rounds.mode!r}: rounds to come are judged only if they select "
+            "their devices together; audit the run without --until"
+        )
+    given, r = scenario.participation, trace.committed_rounds
+    notes = []
+    later = given.later
+    if later is not None and given.from_round <= r:
+        given = _with_later(given)
+    elif later is not None:
+        notes.append(f"Rules that begin with round {given.from_round} are left out, as a bound")
+    in_force = rules_of(given)
+    notes += [
+        f"{each.name} ensures nothing, since {each.unkept}" for each in in_force if each.unkept
+    ]
+    kept = [each for each in in_force if not each.unkept]
+    return RulesAhead(
+        r,
+        rounds,
+        timer_seconds=max((each.seconds for each in kept), default=0.0),
+        separation=max((each.separation for each in kept), default=1),
+        most=min((each.most for each in kept if each.most is not None), default=None),
+        windows=tuple(
+            (each.within_seconds, each.most_within) for each in kept if each.within_seconds
+        ),
+        days=tuple(
+            Day(3600.0 * hours, each.most_within)
+            for each in kept
+            if each.is_local_day
+            for hours in zone_hours_of(scenario)
+        ),
+        names=tuple(each.name for each in kept),
+        notes=tuple(notes),
+    )
+
+
+def _with_later(given: Participation) -> Participation:
+    assert given.later is not None
+    changed = given.later.model_dump(exclude_none=True)
+    return given.model_copy(update={**changed, "later": None})

@@ -1,0 +1,156 @@
+"""Whether a claim will hold after the last planned round, and what keeps it."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedray.audit.audit import Audit
+from fedray.audit.auditing import audit_trace
+from fedray.audit.claims import Claim
+from fedray.audit.live.outlook import Outlook, State, look_ahead
+from fedray.mechanisms.band_fhu import BandFHU
+from fedray.mechanisms.registry import Identity
+from fedray.scenario.hold import read_hold
+
+PATTERNS = [[0, 4, 8], [1, 5], [2], [3, 7], [6], [9, 5]]
+
+
+@pytest.fixture
+def run(small, trace_of):
+    def make(*overrides: str, patterns=PATTERNS):
+        value = small(
+            "privacy.noise_multiplier=3.0",
+            'privacy.mechanism={kind = "identity"}',
+            "participation.timer_hours=0",
+            *overrides,
+        )
+        return trace_of(patterns, 10, value)
+
+    return make
+
+
+def audited(trace, **stated) -> Audit:
+    claim = Claim(mechanism=Identity(), noise_multiplier=3.0, **stated)
+    return audit_trace(trace, claim=claim)
+
+
+def of(outlook: Outlook, *kinds: str):
+    (found,) = [each for each in outlook.changes if each.kinds == kinds]
+    return found
+
+
+def test_a_cap_of_the_scenario_keeps_a_claim_until_any_round(run) -> None:
+    audit = audited(run("participation.max_participations=3"), rho=3 / 18, max_participations=3)
+    outlook = look_ahead(audit, 100)
+    assert outlook.state is State.KEPT
+    assert not outlook.changes
+    spent, forward, claimed = outlook.rows
+    assert forward.sensitivity == pytest.approx(np.sqrt(3.0))
+    assert spent.sensitivity == pytest.approx(np.sqrt(3.0))
+    assert claimed.sensitivity == pytest.approx(np.sqrt(3.0))
+
+
+def test_figures_without_a_past_decide_that_a_list_needs_a_rule(run) -> None:
+    """With independent noise the sensitivity is the root of the participations, here at most 5."""
+    audit = audited(run("participation.round_separation=4"), rho=5 / 18)
+    outlook = look_ahead(audit, 34)
+    assert outlook.state is State.IN_DANGER
+    # A new device may be in rounds 10, 14, .., 30, 34 is not one: 6 of them.
+    assert outlook.rows[1].sensitivity == pytest.approx(np.sqrt(3 + 6))
+    assert not of(outlook, "list").is_enough
+    # 24 rounds and 5 participations: 10, 15, .., 30 are five at separation 5.
+    assert of(outlook, "list", "separation").separation == 5
+    assert of(outlook, "list", "cap").max_participations == 5
+    # Device 0 may come twice more: in rounds 8 + 9 and 8 + 18, as 8 + 27 is beyond the last.
+    assert of(outlook, "separation").separation == 9
+    assert of(outlook, "cap").max_participations == 5
+    # Device 0 has 2 left: rounds 12 and 16, so that 20 must be beyond the last round.
+    assert of(outlook, "last round").last_round == 20
+    assert of(outlook, "noise").noise_factor == pytest.approx(np.sqrt(6 / 2), rel=1e-3)
+
+
+def test_a_held_device_waits_until_only_its_last_participations_are_left(run) -> None:
+    audit = audited(run("participation.round_separation=4"), rho=5 / 18)
+    change = of(look_ahead(audit, 34), "list", "separation")
+    first = change.first
+    assert first is not None
+    # Five rounds apart, device 0 may still have 2 participations of the 24 rounds.
+    held = {int(place): int(first[place]) for place in np.flatnonzero(first)}
+    assert held[0] == 24
+    assert change.held == len(held)
+
+
+def test_a_claim_without_room_says_that_no_list_can_help(run) -> None:
+    claim = Claim(mechanism=BandFHU(bands=8), noise_multiplier=3.0)
+    trace = run('privacy.mechanism={kind = "band-fhu", bands = 8}')
+    spent = audit_trace(trace, claim=claim).mechanisms[0].trace.value
+    audit = audit_trace(trace, claim=claim.model_copy(update={"rho": 1.0001 * spent**2 / 18}))
+    outlook = look_ahead(audit, 40)
+    assert outlook.state is State.IN_DANGER
+    assert "No list and no rule can help" in of(outlook, "list").text
+    assert of(outlook, "last round").is_enough
+    assert not any(each.held for each in outlook.changes)
+
+
+def test_a_lost_claim_names_the_round_in_which_it_was_lost(run) -> None:
+    trace = run()
+    outlook = look_ahead(audited(trace, rho=2.5 / 18, min_sep=5, max_participations=2), 20)
+    assert outlook.state is State.LOST
+    found = {each.statement: each for each in outlook.statements}
+    # The third participation of device 0 is in round 8, the ninth.
+    assert found["rho"].lost_at == 9
+    assert found["max_participations"].lost_at == 9
+    # Its second is in round 4, four rounds after its first, as is that of device 5 later.
+    assert found["min_sep"].lost_at == 5
+    assert not outlook.changes
+
+
+def test_a_timer_limits_rounds_to_come_only_at_a_stated_pace(run) -> None:
+    audit = audited(run("participation.timer_hours=0.1"), rho=9 / 18)
+    without = look_ahead(audit, 40)
+    assert any("--slowest" in each for each in without.notes)
+    assert without.rows[1].min_sep == 1
+    # 0.1 h are 360 s: 4 rounds of 100 s.
+    with_pace = look_ahead(audit, 40, slowest_hours=100 / 3600)
+    assert with_pace.rows[1].min_sep == 4
+    assert (of(with_pace, "timer").timer_hours or 0.0) >= 1.0
+
+
+def test_a_hold_file_has_the_devices_that_wait(run, tmp_path: Path, fedray_command) -> None:
+    path = str(run("participation.round_separation=4").path)
+    claim = tmp_path / "claim.toml"
+    claim.write_text('mechanism = "identity"\nnoise_multiplier = 3.0\nrho = 0.2778\n')
+    options = ("audit", path, "--claim", str(claim), "--until", "34")
+    code, out, _ = fedray_command(*options, "--hold", str(tmp_path / "hold.csv"))
+    assert code == 1
+    assert "in danger" in out
+    hold = read_hold(tmp_path / "hold.csv")
+    assert hold.by == "first_round"
+    assert dict(zip(hold.device_ids, hold.first, strict=True))["0"] == 24
+    page = tmp_path / "page.html"
+    assert fedray_command(*options[:-1], "10", "--page", str(page))[0] == 0
+    assert "Will the claim hold" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--until", "34"), "give --claim too"),
+        (("--claim", "claim.toml", "--hold", "a.csv"), "give --until ROUNDS too"),
+        (("--claim", "claim.toml", "--until", "3"), "must be at least the 10"),
+        (("--claim", "claim.toml", "--until", "34", "--slowest", "0"), "must be a positive"),
+        (("--claim", "frontier.toml", "--until", "34"), "is not judged for rounds to come"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(
+    run, tmp_path: Path, monkeypatch, fedray_command, options: tuple[str, ...], said: str
+) -> None:
+    path = str(run().path)
+    monkeypatch.chdir(tmp_path)
+    Path("claim.toml").write_text('mechanism = "identity"\nnoise_multiplier = 3.0\nrho = 0.3\n')
+    text = 'mechanism = "identity"\nnoise_multiplier = 3.0\nfrontier = [[1, 9]]\n'
+    Path("frontier.toml").write_text(text)
+    code, _, err = fedray_command("audit", path, *options)
+    assert code == 2
+    assert said in err
