@@ -112,7 +112,7 @@ DOCUMENTS: Mapping[str, Document] = {
         Plan, files="The file plan.json has these keys and `command`, the command that made it."
     ),
     "fedray stress": Document(StressResult, printed.Written),
-    "fedray forecast": Document(Forecast),
+    "fedray forecast": Document(Forecast, printed.Written),
     "fedray sweep": Document(SweepResult, files="The file results.json is the same."),
     "fedray sweep, without a name": Document(ShippedSweeps),
     "fedray reproduce blt": Document(LossesOfBLTs, files="The file results.json is the same."),

@@ -152,7 +152,7 @@ class Pace:
         found, weights = self._candidates
         drift = found[int(rng.choice(len(found), p=weights))]
         x = drift.columns(days, self._observed)
-        best = np.linalg.lstsq(x, levels, rcond=None)[0]
+        best = np.asarray(np.linalg.lstsq(x, levels, rcond=None)[0], np.float64)
         rest = levels - x @ best
         free = max(1, days.size - x.shape[1])
         spread = max(float(rest @ rest), free * LEAST_SPREAD**2) / rng.chisquare(free)
@@ -202,7 +202,8 @@ class Pace:
         number of rounds before each."""
         levels = drift.columns(np.arange(days, dtype=np.float64), self._observed) @ values
         per_hour = (np.exp(levels)[:, None] * self.profile / 24.0).ravel()
-        return HOUR * np.arange(per_hour.size + 1), np.append(0.0, np.cumsum(per_hour))
+        edges = HOUR * np.arange(per_hour.size + 1, dtype=np.float64)
+        return edges, np.append(0.0, np.cumsum(per_hour))
 
 
 def count_per_day(at: Float64Array) -> float:

@@ -76,7 +76,7 @@ def forecast_tables(found: Forecast) -> list[Table]:
 def forecast_figures(found: Forecast) -> list[Figure]:
     """Most participations and min-sep over the days, observed and continued."""
     begin = found.history.starts[0]
-    rounds = np.arange(found.observed_rounds, found.planned_rounds) + 1.0
+    rounds = np.arange(found.observed_rounds + 1, found.planned_rounds + 1, dtype=np.float64)
     days = np.array([each.starts for each in found.paths])
     median = (np.median(days, axis=0) - begin) / DAY
     figures = []
