@@ -1,6 +1,6 @@
 """`forecast`: min-sep, participations and epsilon of a running deployment at its end."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -186,7 +186,7 @@ def forecast(
             back += _backtests(r, history, tried)
     r, patterns = history.rounds, history.patterns
     ends = [MinSep(rounds, int(e.min_seps[-1]), int(e.most[-1])) for e in paths]
-    figures: dict[str, tuple[float | None, list[float]]] = {
+    figures: dict[str, tuple[float | None, Sequence[float | None]]] = {
         "min-sep": (patterns.min_sep, [e.min_sep for e in ends]),
         "max participations": (patterns.max_participations, [e.max_participations for e in ends]),
         "enforced min-sep": (None, [e.enforced.min_sep for e in paths]),
@@ -204,7 +204,7 @@ def forecast(
         now = float(np.mean(patterns.counts >= cap - 1))
         figures[near] = now, [float(np.mean(e.counts >= cap - 1)) for e in paths]
     rows = tuple(
-        Row(name, None if now is None else float(now), Interval.of(np.array(found)))
+        Row(name, None if now is None else float(now), Interval.of(np.array(found, np.float64)))
         for name, (now, found) in figures.items()
         if all(each is not None for each in found)
     )
