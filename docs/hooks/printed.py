@@ -109,6 +109,10 @@ class WithHold(TypedDict):
 
     hold: NotRequired[str]
     """Path of the list of devices that must wait; only with `--hold`, if a list keeps the claim."""
+    history: NotRequired[str]
+    """Path of the history; only with `--history`."""
+    gauges: NotRequired[str]
+    """Path of the file of gauges; only with `--gauges`."""
 
 
 class WithAudit(TypedDict):

@@ -1,9 +1,12 @@
 """`fedray audit`: audit a trace, or check a claim."""
 
 import json
+import time
+from dataclasses import replace
+from datetime import UTC, date, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 import typer
 
@@ -31,6 +34,9 @@ def audit(
     until: int | None = None,
     slowest: float | None = None,
     hold: Path | None = None,
+    history: Path | None = None,
+    night: str | None = None,
+    gauges: Path | None = None,
     mechanism: list[Path] | None = None,
     noise_multiplier: float | None = None,
     delta: float | None = None,
@@ -75,6 +81,9 @@ def audit(
         slowest (HOURS): most hours from one start of a round to the next, which a server keeps;
             without it, a timer limits no round to come
         hold (FILE): list of devices that must wait, to write as .csv or .parquet
+        history (FILE): JSON Lines with a line for each night, to extend; the page shows them
+        night (DATE): day of that line, such as 2026-11-29; default: today in UTC
+        gauges (FILE): gauges for Prometheus' node_exporter, to write as .prom
     Files to write:
         page (FILE): HTML page of the audit
         figures (DIR): folder for every figure of the page, as SVG and CSV
@@ -107,7 +116,15 @@ def audit(
         }
         audit_run_of_tasks(trace, about_one, delta, page, figures, verify, verbose, as_json)
         return
-    _check_until(until, claim, {"--slowest": slowest, "--hold": hold})
+    about_rounds_to_come = {
+        "--slowest": slowest,
+        "--hold": hold,
+        "--history": history,
+        "--night": night,
+        "--gauges": gauges,
+    }
+    _check_until(until, claim, about_rounds_to_come)
+    kept = Kept(hold, history, _day(night, history), gauges)
     if statement is not None and show_devices:
         raise InputError("--statement is for publication; leave out --show-devices")
     if evidence is not None:
@@ -118,7 +135,7 @@ def audit(
         )
     if until is not None:
         for_now = {"--statement": statement, "--events": events, "--evidence": evidence}
-        _print_outlook(result, until, slowest, hold, page, figures, as_json, for_now)
+        _print_outlook(result, until, slowest, kept, page, figures, as_json, for_now)
         return
     # The page of a long trace takes its time, and its reader wants the verdict.
     if not as_json:
@@ -158,11 +175,37 @@ def _check_until(until: int | None, claim: Path | None, about_it: dict[str, Any]
         raise InputError("--until judges a claim at the end of a run; give --claim too")
 
 
+class Kept(NamedTuple):
+    """Files that an outlook leaves beside its page."""
+
+    hold: Path | None
+    """List of the devices that must wait."""
+    history: Path | None
+    """Nights of the claim."""
+    day: date
+    """Day of tonight's line in the history."""
+    gauges: Path | None
+    """Gauges for Prometheus."""
+
+
+def _day(night: str | None, history: Path | None) -> date:
+    """Returns the day of a night, or today. Raises InputError."""
+    if night is None:
+        return datetime.now(UTC).date()
+    if history is None:
+        raise InputError("--night is a line of a history; give --history FILE too")
+    try:
+        return date.fromisoformat(night)
+    except ValueError:
+        rule = "must be a date such as 2026-11-29"
+        raise InputError.of("night", night, rule, "correct it, or leave it out") from None
+
+
 def _print_outlook(
     audit: Any,
     until: int,
     slowest: float | None,
-    hold: Path | None,
+    kept: Kept,
     page: Path | None,
     figures: Path | None,
     as_json: bool,
@@ -175,7 +218,7 @@ def _print_outlook(
         audit: audit of the released rounds.
         until: planned number of rounds.
         slowest: most hours from one start of a round to the next.
-        hold: file of the devices that must wait, if any.
+        kept: files beside the page.
         page: file of the page, if any.
         figures: folder of the figures, if any.
         as_json: whether to print one JSON object.
@@ -190,7 +233,10 @@ def _print_outlook(
         outlook = look_ahead(audit, until, slowest)
     if not as_json:
         print_result(outlook, as_json=False)
-    written = write_shown(outlook, page, figures)
+    # First what no later night repeats.
+    outlook, written = _recorded(outlook, kept)
+    written |= write_shown(outlook, page, figures)
+    hold = kept.hold
     if hold is not None and (outlook.held is not None or outlook.state is State.KEPT):
         outlook.write_hold(hold)
         change = outlook.held
@@ -207,6 +253,32 @@ def _print_outlook(
         print_files(written)
     if outlook.state is not State.KEPT:
         raise typer.Exit(1)
+
+
+def _recorded(outlook: Any, kept: Kept) -> tuple[Any, dict[str, str]]:
+    """Writes the gauges and tonight's line of the history.
+
+    Returns:
+        The outlook with its nights, and the paths of the files, by "gauges" and "history".
+
+    Raises:
+        InputError: the history is damaged or of another deployment, or a file cannot be written.
+    """
+    from fedray.audit.live.nights import record_night
+    from fedray.base.atomic import write_output
+    from fedray.runtime.gauges import CLAIM, OF_A_CLAIM, exposition
+
+    written = {}
+    night = outlook.night_of(kept.day)
+    if kept.gauges is not None:
+        values = {**night.gauges, "judged_seconds": time.time()}
+        text = exposition(CLAIM, {"trace": str(outlook.path)}, OF_A_CLAIM, values)
+        write_output(kept.gauges, text.encode(), f"gauges {str(kept.gauges)!r}")
+        written["gauges"] = str(kept.gauges)
+    if kept.history is not None:
+        outlook = replace(outlook, nights=record_night(kept.history, night))
+        written["history"] = str(kept.history)
+    return outlook, written
 
 
 def write_statement(audit: Any, folder: Path) -> str:

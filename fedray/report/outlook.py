@@ -1,11 +1,12 @@
 """The outlook of a claim: tables, a figure and the page."""
 
 from dataclasses import replace
+from datetime import date
 
 import numpy as np
 
 from fedray.audit.live.changes import Change
-from fedray.audit.live.outlook import Outlook, Row, State, StatementAhead
+from fedray.audit.live.outlook import Night, Outlook, Row, State, StatementAhead
 from fedray.base.rounding import counted, down, fine, given, shown_min_sep, up
 from fedray.report.audits import FIGURES_ARE, epsilon_text, findings_table
 from fedray.report.figure import Axis, Figure, Mark, Series
@@ -189,6 +190,7 @@ def outlook_figures(outlook: Outlook) -> list[Figure]:
     marks = [] if claimed is None else [Mark(claimed, f"claimed {claimed:g}", "y")]
     marks.append(Mark(float(outlook.released), "now", "x"))
     now, later = "Spent", "At most by this last round"
+    nights = [_nights_figure(outlook)] if outlook.nights else []
     return [
         Figure(
             "outlook",
@@ -204,8 +206,65 @@ def outlook_figures(outlook: Outlook) -> list[Figure]:
                 ),
             ),
             tuple(marks),
-        )
+        ),
+        *nights,
     ]
+
+
+def _nights_figure(outlook: Outlook) -> Figure:
+    """Returns the three rows of each night: epsilon, or rho if only that is claimed."""
+    nights, claimed = outlook.nights, [each.claimed for each in outlook.nights]
+    is_rho = all(row.epsilon is None for row in claimed) and any(row.rho for row in claimed)
+    figure = "rho" if is_rho else "epsilon"
+    first = date.fromisoformat(nights[0].night)
+    days = [(date.fromisoformat(each.night) - first).days for each in nights]
+    names = {"spent": "Spent", "forward": "At most by the last round", "claimed": "Claimed"}
+    series = (
+        Series(
+            name,
+            "line",
+            np.array(days, np.float64),
+            np.array([getattr(getattr(each, row), figure) for each in nights], np.float64),
+            is_reference=row == "claimed",
+        )
+        for row, name in names.items()
+    )
+    return Figure(
+        "nights",
+        f"{figure.capitalize()} on each night",
+        "Spent in the rounds released by that night; the largest that any device can reach by the "
+        "planned last round, as judged that night; and the claimed limit.",
+        Axis(f"Days since {first.isoformat()}"),
+        Axis("rho" if is_rho else f"Epsilon at delta = {given(outlook.delta)}", decimals=4),
+        tuple(series),
+    )
+
+
+def _nights_table(nights: tuple[Night, ...]) -> Table:
+    def limits(row: Row) -> str:
+        return f"({shown_min_sep(row.min_sep)}, {_count(row.max_participations)})"
+
+    cells = {
+        "night": lambda each: each.night,
+        "rounds": lambda each: f"{each.released:,}",
+        "planned": lambda each: f"{each.rounds:,}",
+        "spent": lambda each: epsilon_text(each.spent.epsilon),
+        "forward": lambda each: epsilon_text(each.forward.epsilon),
+        "claimed": lambda each: epsilon_text(each.claimed.epsilon),
+        "state": lambda each: each.state.value,
+        "(b, k) spent": lambda each: limits(each.spent),
+        "(b, k) forward": lambda each: limits(each.forward),
+        "trace": lambda each: each.digest[:12],
+    }
+    return Table.of(
+        "Every night",
+        nights,
+        cells,
+        f"Spent, forward and claimed are epsilon at delta {given(nights[-1].delta)}.",
+        details=("(b, k) spent", "(b, k) forward", "trace"),
+        row_styles=[STYLES[each.state] for each in nights],
+        subject=Subject(unit="device"),
+    )
 
 
 def _x(points: object) -> np.ndarray:
@@ -215,11 +274,12 @@ def _x(points: object) -> np.ndarray:
 def outlook_page(outlook: Outlook) -> str:
     """Returns the page of an outlook, with the findings on the released rounds."""
     released = replace(findings_table(outlook.audit), subject=Subject(unit="device"))
+    nights = [_nights_table(outlook.nights).under(outlook.of)] if outlook.nights else []
     return render_study(
         f"Will the claim hold after {counted(outlook.rounds, 'round')}?",
         f"Trace {outlook.digest}, claim {outlook.claim}.",
         outlook.figures(),
-        [*outlook.tables(), released.under(outlook.of)],
+        [*outlook.tables(), *nights, released.under(outlook.of)],
         outlook.to_json(),
         outlook.audit.assumptions,
         verdict=outlook.headline,

@@ -1,10 +1,12 @@
 """Gauges among the metrics of a cluster, which Ray exports to Prometheus as `ray_` and their name.
 
-The driver sets the gauges of a run, and a worker's process the gauges of its object.
-deploy/grafana.json is a dashboard of all of them.
+The driver sets the gauges of a run, and a worker's process the gauges of its object. Gauges of a
+claim are a file for the textfile collector of Prometheus' node_exporter. deploy/grafana.json is a
+dashboard of all of them.
 """
 
 import contextlib
+import re
 import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -22,9 +24,53 @@ OF_A_RUN = {
     "waiting_cpus": "CPUs that the run waits for",
 }
 """Descriptions of a run's gauges, by name."""
+CLAIM = "fedray_claim"
+OF_A_CLAIM = {
+    "round": "Released rounds",
+    "rounds": "Planned rounds",
+    "state": "State of the claim: 0 kept, 1 in danger, 2 lost",
+    "judged_seconds": "Time of the judgement, seconds since 1970",
+    "spent_epsilon": "Epsilon of the released rounds",
+    "forward_epsilon": "Largest epsilon that a device can reach by the last planned round",
+    "claimed_epsilon": "Claimed epsilon",
+    "spent_rho": "rho of the released rounds",
+    "forward_rho": "Largest rho that a device can reach by the last planned round",
+    "claimed_rho": "Claimed rho",
+    "spent_min_sep": "Least difference between two rounds of a device so far",
+    "forward_min_sep": "Least difference between two rounds of a device by the last planned round",
+    "claimed_min_sep": "Claimed min-sep",
+    "spent_max_participations": "Most participations of a device so far",
+    "forward_max_participations": "Most participations of a device by the last planned round",
+    "claimed_max_participations": "Claimed largest number of participations",
+}
+"""Descriptions of a claim's gauges, by name."""
 SECONDS_KEPT = 5.0
 """Seconds between repetitions of a gauge; Ray forgets one that is not set for some export
 intervals, of ten seconds by default."""
+
+
+def exposition(
+    prefix: str, tags: Mapping[str, str], described: Mapping[str, str], values: Mapping[str, float]
+) -> str:
+    """Returns gauges in the text format of Prometheus, in the order of their descriptions.
+
+    Args:
+        prefix: beginning of their names.
+        tags: their labels.
+        described: descriptions by name.
+        values: values by name; a gauge without one is left out.
+    """
+    escaped = {
+        name: re.sub(r'[\\"]', r"\\\g<0>", value).replace("\n", r"\n")
+        for name, value in tags.items()
+    }
+    labels = ",".join(f'{name}="{value}"' for name, value in escaped.items())
+    return "".join(
+        f"# HELP {prefix}_{name} {text}\n# TYPE {prefix}_{name} gauge\n"
+        f"{prefix}_{name}{{{labels}}} {float(values[name])}\n"
+        for name, text in described.items()
+        if name in values
+    )
 
 
 class Gauges:

@@ -10,6 +10,7 @@ which earlier participations cost more.
 """
 
 from dataclasses import dataclass
+from datetime import date
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, ClassVar
@@ -35,6 +36,8 @@ VERSION = 1
 """Version of the document."""
 JUDGED = ("rounds", "min_sep", "max_participations", "rho", "epsilon")
 """Statements with figures that are compared."""
+FIGURES = ("epsilon", "rho", "min_sep", "max_participations")
+"""Figures of a row that have gauges."""
 CURVE = 8
 """Number of last rounds of the curve of what devices can still reach."""
 
@@ -104,6 +107,43 @@ class Point(Document):
     """Its epsilon at the claim's delta."""
 
 
+@dataclass(frozen=True, slots=True)
+class Night(Document):
+    """State of a claim on one night of a run that continues: a line of a history file."""
+
+    night: str
+    """Day of the judgement in UTC, such as 2026-11-29."""
+    digest: str
+    """Digest of the trace."""
+    claim: str
+    """Digest of the claim."""
+    state: State
+    """State of the claim."""
+    released: int
+    """Number of released rounds."""
+    rounds: int
+    """Planned number of rounds."""
+    delta: float
+    """delta of epsilon."""
+    spent: Row
+    """Figures of the released rounds."""
+    forward: Row
+    """Largest figures that devices can reach by the last planned round."""
+    claimed: Row
+    """Limits of the claim."""
+
+    @property
+    def gauges(self) -> dict[str, float]:
+        """Known figures by the names of their gauges."""
+        rows = (self.spent, self.forward, self.claimed)
+        figures = {
+            f"{row.name}_{figure}": getattr(row, figure) for row in rows for figure in FIGURES
+        }
+        known = {name: value for name, value in figures.items() if value is not None}
+        state = list(State).index(self.state)
+        return {"round": self.released, "rounds": self.rounds, "state": state, **known}
+
+
 @dataclass(frozen=True)
 class Outlook(DrawnResult):
     """Whether a claim will hold after the last planned round, and what to change."""
@@ -152,6 +192,8 @@ class Outlook(DrawnResult):
     """Largest figures by last round, from the released rounds to the planned ones."""
     audit: NotInJson[Audit]
     """Audit of the released rounds."""
+    nights: NotInJson[tuple[Night, ...]] = ()
+    """Nights of the history, this one included, in order; empty without a history."""
 
     @property
     def statement(self) -> InJson[str]:
@@ -191,6 +233,19 @@ class Outlook(DrawnResult):
         rounds[rounds >= self.rounds] = np.inf
         write_hold(file, Hold(names, rounds, "first_round"))
         return len(names)
+
+    def night_of(self, day: date) -> Night:
+        """Returns the line of a history for a judgement on this day."""
+        return Night(
+            day.isoformat(),
+            self.digest,
+            self.claim,
+            self.state,
+            self.released,
+            self.rounds,
+            self.delta,
+            *self.rows,
+        )
 
     def __repr__(self) -> str:
         return f"<Outlook of {self.path.name} until round {self.rounds}: {self.state.value}>"

@@ -1,0 +1,82 @@
+"""History of a claim: a file of JSON Lines with one line for each night on which it was judged."""
+
+import itertools
+import json
+from datetime import date
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from fedray.audit.live.outlook import Night
+from fedray.base.atomic import write_output
+from fedray.base.errors import InputError, one_line
+from fedray.base.parsing import decode_text
+from fedray.base.regular_file import read_input
+
+_NIGHT = TypeAdapter(Night)
+
+
+def record_night(file: Path, night: Night) -> tuple[Night, ...]:
+    """Adds a night to a history, in place of a line of the same night, and writes it whole or not
+    at all.
+
+    Args:
+        file: the history; it is made if it is missing.
+        night: the new line.
+
+    Returns:
+        All nights, in order.
+
+    Raises:
+        InputError: the file cannot be read or written, or is the history of another deployment.
+    """
+    # Other lines stay as they are, keys of a later release included.
+    lines = {each.night: (each, text) for each, text in _read(file)}
+    lines[night.night] = night, json.dumps(night.to_json(), allow_nan=False)
+    nights = tuple(lines[each][0] for each in sorted(lines))
+    for earlier, later in itertools.pairwise(nights):
+        if night not in (earlier, later):
+            continue
+        if later.released < earlier.released:
+            reason = (
+                f"has {earlier.released:,} rounds on {earlier.night} and {later.released:,} on "
+                f"{later.night}, but a log that grows loses none"
+            )
+            raise _refused(file, reason)
+        if later.delta != earlier.delta:
+            reason = (
+                f"has delta {earlier.delta:g} on {earlier.night} and {later.delta:g} on "
+                f"{later.night}, so that its epsilons cannot be compared"
+            )
+            raise _refused(file, reason)
+    content = "".join(f"{lines[each.night][1]}\n" for each in nights)
+    write_output(file, content.encode(), f"history {str(file)!r}")
+    return nights
+
+
+def _read(file: Path) -> list[tuple[Night, str]]:
+    """Returns the nights of a history, each with its line; none if it is missing."""
+    if not file.exists():
+        return []
+    try:
+        lines = decode_text(read_input(file)).splitlines()
+    except (OSError, ValueError) as error:
+        raise _refused(file, f"cannot be read ({one_line(str(error))})") from None
+    nights = []
+    for number, line in enumerate(lines, 1):
+        try:
+            night = _NIGHT.validate_json(line)
+            date.fromisoformat(night.night)
+        except ValidationError as error:
+            wrong = error.errors()[0]
+            place = ".".join(map(str, wrong["loc"])) or "the line"
+            reason = f"has a wrong line {number} ({place}: {one_line(wrong['msg'])})"
+            raise _refused(file, reason) from None
+        except ValueError as error:
+            raise _refused(file, f"has a wrong line {number} ({error})") from None
+        nights.append((night, line))
+    return nights
+
+
+def _refused(file: Path, reason: str) -> InputError:
+    return InputError.of("history", str(file), reason, "name another file")
