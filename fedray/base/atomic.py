@@ -12,6 +12,7 @@ There are two kinds of names.
 """
 
 import contextlib
+import ctypes
 import errno
 import os
 import secrets
@@ -267,6 +268,26 @@ def whole_directory(directory: Path) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(new, ignore_errors=True)
         raise
+
+
+def exchange(new: Path, old: Path) -> None:
+    """Exchanges two directories of one file system in one step. A file system that cannot (NFS)
+    gets two steps: for the moment between them there is no `old`, only `new`, which is complete.
+
+    Raises OSError.
+    """
+    # Python has no function for it.
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    here, in_one_step = -100, 2
+    if rename is not None:
+        if not rename(here, os.fsencode(new), here, os.fsencode(old), in_one_step):
+            return
+        if ctypes.get_errno() not in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    aside = _new_name(old)
+    old.rename(aside)
+    new.rename(old)
+    aside.rename(new)
 
 
 def write_directory(directory: Path, files: Mapping[str, bytes]) -> None:

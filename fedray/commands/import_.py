@@ -22,10 +22,11 @@ def import_(
     column: list[str] | None = None,
     rounds: str | None = None,
     out: Path | None = None,
+    append: Path | None = None,
     inspect: bool = False,
     propose_rounds: Path | None = None,
     where: list[str] | None = None,
-    repeats: str = "refuse",
+    repeats: str | None = None,
     leave_out_invalid: bool = False,
     join_ids: bool | None = None,
     keep_id: list[str] | None = None,
@@ -47,6 +48,10 @@ def import_(
     line, or the log's format with a column round, and perhaps time; rows in other rounds are left
     out. All files of a directory are read or refused; folders `day=1` are columns.
 
+    A log that grows is given to --append again and again: only new files, and new rows at the end
+    of CSV or JSON Lines, are parsed. The first time all options are needed; later they may be left
+    out, and must not differ.
+
     Example: fedray import log.csv --column device=id --column round=attempt --rounds released.csv
     --where outcome=accepted --out trace
 
@@ -54,11 +59,12 @@ def import_(
         column (ROLE=NAME): column of the log, such as device=client_id; repeatable
         rounds (N|logged|FILE): rounds that released a model: 0 to N-1, all in the log, or a list
         out (DIR): new directory for the trace
+        append (DIR): in place of --out: trace to which new rows are added; new the first time
         inspect: describe columns, guess options, report all problems; exit code 2 if there are any
         propose_rounds (FILE): with --inspect: list without rounds that look abandoned, for --rounds
     Rows that are participations:
         where (COLUMN=VALUE): only rows with this value; repeatable
-        repeats (refuse|once|each): a device again in a round: one contribution, or more
+        repeats (refuse|once|each): a device again in a round; default: refuse
         join_ids: whether ids that differ only in writing (case, hyphens, spaces) are one device
         keep_id (ID): an id that looks missing, such as NULL, and is none; repeatable
         leave_out_invalid: leave out rows without device or round; claims are then unchecked
@@ -66,6 +72,7 @@ def import_(
         time_zone (ZONE): zone of times without an offset; default: UTC
         delimiter (C): character between columns of CSV, or tab; default: a comma
     """
+    from fedray.imports.appended import append_log
     from fedray.imports.importer import import_log
     from fedray.imports.inspected import ALL_ROUNDS, inspect_log
 
@@ -73,9 +80,9 @@ def import_(
         roles = columns_of(column, ("device", "round", "owner", "time"))
         form = {"delimiter": delimiter, "time_zone": time_zone}
         form |= time_form(time_format)
-        options = (where or (), repeats, leave_out_invalid, join_ids, keep_id or ())
+        answers = (where or (), repeats or "refuse", leave_out_invalid, join_ids, keep_id or ())
         released = ALL_ROUNDS if rounds is None else _released(rounds)
-        found = inspect_log(log, roles, *options, released, out, propose_rounds, **form)
+        found = inspect_log(log, roles, *answers, released, out, propose_rounds, **form)
         if as_json:
             print_json({**asdict(found), "is_importable": found.is_importable})
         else:
@@ -90,29 +97,36 @@ def import_(
     if propose_rounds is not None:
         rule = "is of --inspect, which lists the rounds of a log"
         raise InputError.of("propose_rounds", str(propose_rounds), rule, "give it too")
-    # Owners and times are optional: without times, the audit cannot check a timer.
-    columns = columns_of(column, ("device", "round", "owner", "time"), required=("device", "round"))
-    if rounds is None or out is None:
+    if append is not None and out is not None:
+        raise InputError("--append and --out both name the trace; give one of them")
+    if append is None and (rounds is None or out is None):
         raise InputError("--rounds and --out are needed; --inspect proposes both")
+    # Owners and times are optional: without times, the audit cannot check a timer.
+    required = ("device", "round") if append is None else ()
+    columns = columns_of(column, ("device", "round", "owner", "time"), required=required)
+    options: dict[str, Any] = {
+        "device_column": columns["device"],
+        "round_column": next(iter(columns["round"]), None),
+        "repeats": repeats,
+        "owner_column": next(iter(columns["owner"]), None),
+        "time_column": next(iter(columns["time"]), None),
+        "time_zone": time_zone,
+        "where": where,
+        "delimiter": delimiter,
+        "leave_out_invalid": leave_out_invalid or None,
+        "join_ids": join_ids,
+        "keep_ids": keep_id,
+        **({} if rounds is None else _released(rounds)),
+        **time_form(time_format),
+    }
+    given = {name: value for name, value in options.items() if value not in (None, [])}
     with progress_line("importing") as show:
-        trace = import_log(
-            log,
-            columns["device"],
-            columns["round"][0],
-            out=out,
-            repeats=repeats,
-            owner_column=next(iter(columns["owner"]), None),
-            time_column=next(iter(columns["time"]), None),
-            time_zone=time_zone,
-            where=where or (),
-            delimiter=delimiter,
-            leave_out_invalid=leave_out_invalid,
-            join_ids=join_ids,
-            keep_ids=keep_id or (),
-            on_progress=show,
-            **_released(rounds),
-            **time_form(time_format),
-        )
+        if append is not None:
+            trace = append_log(log, append, on_progress=show, **given)
+        else:
+            assert out is not None
+            named = {"rounds": None, **given}
+            trace = import_log(log, out=out, on_progress=show, **named)
     if as_json:
         # Parts are files of the trace, which only its reader needs.
         print_json({name: value for name, value in trace.run.items() if name != "parts"})

@@ -13,7 +13,7 @@ import glob
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -146,9 +146,7 @@ def import_log(
         InputError: the log or an argument cannot describe a run; nothing is left behind.
         RunFailed: the disk is full or fails, or there is too little memory.
     """
-    if not LEAST_MEMORY <= memory_mebibytes <= 1 << 20:
-        rule = f"must be from {LEAST_MEMORY} to {1 << 20} MiB"
-        raise InputError.of("memory_mebibytes", memory_mebibytes, rule, f"{USUAL_MEMORY} is usual")
+    check_memory(memory_mebibytes)
     layout = LogLayout(
         devices=(device_column,) if isinstance(device_column, str) else tuple(device_column),
         round=round_column,
@@ -162,30 +160,70 @@ def import_log(
     )
     numbering = checked_numbering(layout, repeats, out, rounds, renumber, rounds_file)
     source = Log(Path(log), layout, numbering, on_progress)
-    with TraceWriter(out) as writer, _writing(Path(out)):
+    with TraceWriter(out) as writer, writing(Path(out)):
         # The file is in the partial directory, so that a failure removes it too.
         staged = writer.partial / "staged.parquet"
         files = _staged(source, staged)
-        check_staged(source, leave_out_invalid)
-
-        def asked(query: str, views: Mapping[str, Path]) -> Iterator[pa.RecordBatch]:
-            return queried(query, views, memory_mebibytes)
-
-        ids = Spellings(source, asked, staged, keep_ids, join_ids)
-        # Two answers change rows, and owners are compared; else the sorted devices do.
-        is_early = join_ids or leave_out_invalid or owner_column is not None
-        if is_early:
-            _settle(ids, staged, source, leave_out_invalid)
-        parts = _sorted(source, ids, writer, repeats, on_progress)
-        if not is_early:
-            _settle(ids, writer.partial / DEVICES_FILE, source, leave_out_invalid)
-        # None is part of the trace, and all may be as large as the log.
+        answers = Answers(repeats, leave_out_invalid, join_ids, keep_ids, memory_mebibytes)
+        document = written_trace(source, files, staged, writer, answers, rounds_file, on_progress)
+        # It is no part of the trace, and may be as large as the log.
         staged.unlink()
-        ids.remove()
-        shutil.rmtree(writer.partial / _SORTING, ignore_errors=True)
-        _check_repeats(parts, str(log))
-        document = _document(source, files, ids, parts, log, rounds_file)
         return ImportedTrace.open(writer.publish(document))
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What the caller of an import said about its rows, and the memory of the sort."""
+
+    repeats: str
+    leave_out_invalid: bool
+    join_ids: bool | None
+    keep_ids: Sequence[str]
+    memory_mebibytes: int
+
+
+def written_trace(
+    source: Log,
+    files: Sequence[ReadFile],
+    staged: Path,
+    writer: TraceWriter,
+    answers: Answers,
+    rounds_file: str | Path | None,
+    on_progress: Callable[[str], None],
+) -> dict[str, Any]:
+    """Writes all files of the trace but run.json from staged rows, and returns the content of that.
+
+    Args:
+        source: the log, with the counts of all its rows.
+        files: its files.
+        staged: file of its staged rows, or a folder of such files.
+        writer: the trace.
+        answers: what the caller said.
+        rounds_file, on_progress: as `import_log` has them.
+
+    Raises:
+        InputError: the rows cannot be the participations of a run.
+        RunFailed: the disk is full or fails, or there is too little memory.
+    """
+    leave_out_invalid = answers.leave_out_invalid
+    check_staged(source, leave_out_invalid)
+
+    def asked(query: str, views: Mapping[str, Path]) -> Iterator[pa.RecordBatch]:
+        return queried(query, views, answers.memory_mebibytes)
+
+    ids = Spellings(source, asked, staged, answers.keep_ids, answers.join_ids)
+    # Two answers change rows, and owners are compared; else the sorted devices do.
+    is_early = answers.join_ids or leave_out_invalid or source.layout.owner is not None
+    if is_early:
+        _settle(ids, staged, source, leave_out_invalid)
+    parts = _sorted(source, ids, writer, answers.repeats, on_progress)
+    if not is_early:
+        _settle(ids, writer.partial / DEVICES_FILE, source, leave_out_invalid)
+    # Neither is part of the trace.
+    ids.remove()
+    shutil.rmtree(writer.partial / _SORTING, ignore_errors=True)
+    _check_repeats(parts, str(source.path))
+    return _document(source, files, ids, parts, rounds_file)
 
 
 def _settle(ids: Spellings, file: Path, source: Log, leave_out_invalid: bool) -> None:
@@ -236,7 +274,6 @@ def _document(
     files: Sequence[ReadFile],
     ids: Spellings,
     parts: "_Parts",
-    log: str | Path,
     rounds_file: str | Path | None,
 ) -> dict[str, Any]:
     """Returns the content of run.json, and writes the file of the log's rounds, whose digest it
@@ -247,7 +284,7 @@ def _document(
         files: files that were read.
         ids: spellings of its ids.
         parts: parts of the trace, all of which are written.
-        log, rounds_file: as `import_log` has them.
+        rounds_file: as `import_log` has it.
     """
     layout, log_rounds, repeated = source.layout, parts.log_rounds, parts.repeats.repeated
     # This digest is the key of hashed examples, so the names must be written first.
@@ -263,11 +300,12 @@ def _document(
         "digest": run_digest([entry["digest"] for entry in parts.entries], str(n)),
         "devices_digest": devices_digest,
         "rounds_digest": log_rounds.write(parts.folder / LOG_ROUNDS_FILE),
-        "log": str(log),
+        "log": str(source.path),
         "files": [
             {**each, "name": _name_without_units(each["name"], layout, devices_digest)}
             for each in files
         ],
+        "file_rows": source.file_rows,
         "skipped_files": [
             _name_without_units(each, layout, devices_digest) for each in source.found.marks
         ],
@@ -339,11 +377,17 @@ def _staged(source: Log, staged: Path) -> list[ReadFile]:
     """Stages the rows of a log, and returns the files that had them."""
     with FileDigests(source.found.files) as digests:
         source.stage(staged)
-        try:
-            return digests.read()
-        except OSError as error:
-            problem = error.strerror or error
-            raise InputError(f"log {shown_path(source.path)} cannot be read: {problem}") from None
+        return read_digests(source, digests)
+
+
+def read_digests(source: Log, digests: FileDigests) -> list[ReadFile]:
+    """Returns the files of a log with their digests. Raises InputError if one cannot be read, or
+    has changed since `digests` was made."""
+    try:
+        return digests.read()
+    except OSError as error:
+        problem = error.strerror or error
+        raise InputError(f"log {shown_path(source.path)} cannot be read: {problem}") from None
 
 
 def _name_without_units(name: str, layout: LogLayout, devices_digest: str) -> str:
@@ -436,8 +480,16 @@ def _times(source: Log, origin: float) -> dict[str, Any] | None:
     }
 
 
+def check_memory(mebibytes: int) -> None:
+    """Raises InputError for a memory of the sort that is out of range."""
+    if not LEAST_MEMORY <= mebibytes <= 1 << 20:
+        rule = f"must be from {LEAST_MEMORY} to {1 << 20} MiB"
+        raise InputError.of("memory_mebibytes", mebibytes, rule, f"{USUAL_MEMORY} is usual")
+
+
 @contextlib.contextmanager
-def _writing(directory: Path) -> Iterator[None]:
+def writing(directory: Path) -> Iterator[None]:
+    """Within: a disk that fails is named with the directory of the trace. Raises RunFailed."""
     try:
         with kept_connections():
             yield
@@ -456,7 +508,8 @@ def queried(
 
     Args:
         query: query in SQL.
-        views: files by the names of their views, in directories where files may be written.
+        views: files, or folders of files, by the names of their views, in directories where files
+            may be written.
         memory_mebibytes: memory of the query.
 
     Raises RunFailed.
@@ -475,7 +528,8 @@ def queried(
         with connected(settings) as connection:
             # DuckDB would read file names as patterns.
             for name, file in views.items():
-                connection.read_parquet(glob.escape(str(file))).create_view(name)
+                some = glob.escape(str(file)) + ("/*.parquet" if file.is_dir() else "")
+                connection.read_parquet(some).create_view(name)
             yield from connection.sql(query).to_arrow_reader(BATCH_ROWS)
     except (duckdb.Error, pa.ArrowException, RuntimeError, OSError) as error:
         # DuckDB turns the user's Ctrl-C into its own error.

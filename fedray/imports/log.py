@@ -1,9 +1,10 @@
 """Reads a log of participations batch by batch: checks rows, names devices and converts times."""
 
 import datetime
+import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +156,35 @@ class Unused:
         return LeftOut(self.reason, self.rows, example, may_be_participation)
 
 
+@dataclass(slots=True)
+class Tally:
+    """Counts of the rows of some files of a log."""
+
+    rows: int = 0
+    filtered_rows: int = 0
+    staged_rows: int = 0
+    out_of_range: int = 0
+    unreleased_rows: int = 0
+    unreleased_rounds: Int64Array = field(default_factory=lambda: np.empty(0, np.int64))
+    left_out: dict[str, Unused] = field(default_factory=dict)
+
+    def __add__(self, later: "Tally") -> "Tally":
+        """Returns the counts of these files and later ones, with the first examples of both."""
+        left_out = {reason: replace(each) for reason, each in self.left_out.items()}
+        for reason, each in later.left_out.items():
+            found = left_out.setdefault(reason, replace(each, rows=0))
+            found.rows += each.rows
+        return Tally(
+            self.rows + later.rows,
+            self.filtered_rows + later.filtered_rows,
+            self.staged_rows + later.staged_rows,
+            self.out_of_range + later.out_of_range,
+            self.unreleased_rows + later.unreleased_rows,
+            np.union1d(self.unreleased_rounds, later.unreleased_rounds),
+            left_out,
+        )
+
+
 class Log:
     """Participations of a log, batch by batch; all other rows are counted.
 
@@ -163,6 +193,8 @@ class Log:
         layout: format and columns of the log.
         numbering: relation of round numbers, which determines the valid ones.
         on_progress: function that is called with the number of rows read.
+        known: own columns of files that were read before, by name.
+        texts: whether each column of bytes was text in those files.
 
     Raises:
         InputError: the files or columns are missing, or have a type that cannot be read.
@@ -174,11 +206,15 @@ class Log:
         layout: LogLayout,
         numbering: Numbering,
         on_progress: Callable[[str], None],
+        known: Mapping[str, pa.Schema] | None = None,
+        texts: Mapping[str, bool] | None = None,
     ) -> None:
         self.path = path
         self.layout = layout
         self.numbering = numbering
         self.rows = self.filtered_rows = self.staged_rows = 0
+        self.begin = 0
+        """Rows of the files before those that are counted."""
         self._places = np.empty(0, np.int64)
         """Positions in the log of the rows of the last batch."""
         self.beyond = "with a round beyond 10^18"
@@ -193,23 +229,29 @@ class Log:
         """Rows in rounds beyond the stated number, and in rounds that the rounds file lacks."""
         self.unreleased_rounds = np.empty(0, np.int64)
         """Distinct numbers of rounds that the rounds file lacks, sorted."""
+        self.file_rows: list[int] = []
+        """Rows of each file."""
         self.times: TimeReader | None = None
         # One reader serves all files, because all must have the same form of times.
         if layout.time is not None:
             self.times = layout.time_reader(f"column {layout.time!r} of log {shown_path(path)}")
         self._on_progress = on_progress
         # Only rows with a time may be copies of others (`repeats.py`), which all columns must show.
-        self._files = LogFiles(
-            path, layout.columns, layout.delimiter, is_whole=layout.time is not None
-        )
-        self.found = self._files.found
+        known, is_whole = known or {}, layout.time is not None
+        self.files = LogFiles(path, layout.columns, layout.delimiter, is_whole, known)
+        self.found = self.files.found
         """The files of the log, and the marks that are skipped."""
-        self._types = self._files.types
-        for name in {*layout.device_columns, layout.owner} & self._types.keys():
+        self._types = self.files.types
+        self.texts: dict[str, bool] = {}
+        """Whether each column of bytes that names a device or an owner is text."""
+        new = [place for place, (_, name) in enumerate(self.found.files) if name not in known]
+        for name in sorted({*layout.device_columns, layout.owner or ""} & self._types.keys()):
             # Impala, and Hive and Spark of old, write text without the mark of text.
             if _is_bytes(self._types[name]):
-                only = LogFiles(path, {name: layout.columns[name]}, layout.delimiter)
-                self._types[name] = pa.string() if _is_text_in(only, name) else pa.binary()
+                only = LogFiles(path, {name: layout.columns[name]}, layout.delimiter, known=known)
+                was_text = (texts or {}).get(name, True)
+                self.texts[name] = was_text and _is_text_in(only, name, new)
+                self._types[name] = pa.string() if self.texts[name] else pa.binary()
         _check_round_type(layout.round, self._types[layout.round])
         self._met: dict[str, dict[str, None]] = {column: {} for column in layout.conditions}
         """First few values of the columns of conditions."""
@@ -243,13 +285,59 @@ class Log:
         """
         # lz4, because the file is read once and removed; names seldom repeat, so no dictionary.
         with pq.ParquetWriter(file, self.schema, compression="lz4", use_dictionary=False) as writer:
-            for batch in self._files.batches() if batches is None else batches:
-                self._places = np.arange(self.rows, self.rows + batch.num_rows)
-                self.rows += batch.num_rows
-                staged = self._staged(batch)
-                self.staged_rows += staged.num_rows
-                writer.write_batch(staged)
-                self._on_progress(f"{self.rows:,} rows read")
+            if batches is not None:
+                self._read(batches, writer.write_batch)
+                return
+            places = range(len(self.found.files))
+            self.count([self.read_file(place, writer.write_batch) for place in places])
+
+    def read_file(
+        self, place: int, write: Callable[[pa.RecordBatch], None], begin: int = 0
+    ) -> Tally:
+        """Reads one file, and returns its counts; those of the log are then only of this file.
+
+        Args:
+            place: place of the file.
+            write: function that takes its participations, batch by batch.
+            begin: byte at which new rows of the file begin; 0 for all.
+
+        Raises:
+            InputError: the file cannot be read.
+        """
+        self.begin += self.rows
+        self.count([])
+        self._read(self.files.batches_of(place, begin), write)
+        return Tally(
+            self.rows,
+            self.filtered_rows,
+            self.staged_rows,
+            self.out_of_range,
+            self.unreleased_rows,
+            self.unreleased_rounds,
+            self.left_out,
+        )
+
+    def count(self, tallies: Sequence[Tally]) -> None:
+        """Sets the counts of the log to those of all its files, in their order."""
+        all_files = sum(tallies, Tally())
+        self.rows, self.filtered_rows = all_files.rows, all_files.filtered_rows
+        self.staged_rows, self.out_of_range = all_files.staged_rows, all_files.out_of_range
+        self.unreleased_rows = all_files.unreleased_rows
+        self.unreleased_rounds = all_files.unreleased_rounds
+        self.left_out = all_files.left_out
+        self.file_rows = [each.rows for each in tallies]
+
+    def _read(
+        self, batches: Iterable[pa.RecordBatch], write: Callable[[pa.RecordBatch], None]
+    ) -> None:
+        for batch in batches:
+            start = self.begin + self.rows
+            self._places = np.arange(start, start + batch.num_rows)
+            self.rows += batch.num_rows
+            staged = self._staged(batch)
+            self.staged_rows += staged.num_rows
+            write(staged)
+            self._on_progress(f"{self.begin + self.rows:,} rows read")
 
     def _staged(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         try:
@@ -428,10 +516,10 @@ def _is_bytes(kind: pa.DataType) -> bool:
     return is_bytes or pa.types.is_fixed_size_binary(kind)
 
 
-def _is_text_in(files: LogFiles, name: str) -> bool:
-    """Returns whether all values of a column of bytes are text: UTF-8 without control characters
-    but white space."""
-    for batch in files.batches():
+def _is_text_in(files: LogFiles, name: str, places: Sequence[int]) -> bool:
+    """Returns whether all values of a column of bytes, in the files at `places`, are text: UTF-8
+    without control characters but white space."""
+    for batch in itertools.chain.from_iterable(map(files.batches_of, places)):
         try:
             texts = batch.column(name).cast(pa.string())
         except pa.ArrowInvalid:

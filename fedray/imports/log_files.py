@@ -111,6 +111,7 @@ class LogFiles:
         columns: names of the columns, each with the argument that gives it.
         delimiter: character between columns of CSV; a comma if None.
         is_whole: whether batches have all columns of their file, so that rows can be compared.
+        known: own columns of files that were opened before, by name.
 
     Raises:
         InputError: the files cannot be read, or lack a column.
@@ -122,12 +123,13 @@ class LogFiles:
         columns: Mapping[str, str],
         delimiter: str | None,
         is_whole: bool = False,
+        known: Mapping[str, pa.Schema] | None = None,
     ) -> None:
         self._separator = separator_of(delimiter)
         self._is_whole, self._columns = is_whole, columns
         self.found = _found(path)
         """The files that are read, and the marks that are skipped."""
-        self._files = [self._opened(path, name) for path, name in self.found.files]
+        self._files = [self._opened(path, name, known or {}) for path, name in self.found.files]
         first = self._files[0]
         self._kinds: dict[str, list[_Kind]] = {}
         for each in self._files:
@@ -146,6 +148,12 @@ class LogFiles:
         """Types of the columns in all batches."""
         self._keys = list(dict.fromkeys(key for each in self._files for key in self._keys_of(each)))
         """All columns of the files, as batches have them if they are whole."""
+        self.columns = [(name, str(kind), place) for name, kind, place in self._keys]
+        """Name, type and place among its namesakes of each of these columns."""
+        self.schemas = {
+            name: each.schema for each, (_, name) in zip(self._files, self.found.files, strict=True)
+        }
+        """Own columns of the files, by name."""
         self.names = [name for name, _, _ in self._keys]
         """Names of all columns of the files; one of two types, or that a file has twice, is there
         twice."""
@@ -157,46 +165,77 @@ class LogFiles:
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yields the rows in order, all with the same columns. Raises InputError for damaged
         files."""
-        for file in self._files:
-            keys = self._keys_of(file)
-            wanted = file.names if self._is_whole else list(self.types)
-            added = [name for name in wanted if name not in file.schema.names]
-            own = [name for name in wanted if name not in added]
-            with _readable(file.path):
-                # Rows are counted by any column, if folders have all that is wanted.
-                for batch in self._own_batches(file, own or file.schema.names):
-                    names = [*(batch.schema.names if own else ()), *added]
-                    columns = [
-                        _decoded(column) for column in batch.columns[: len(names) - len(added)]
-                    ]
-                    for name in added:
-                        text = pa.scalar(file.levels[name], pa.string())
-                        columns.append(pa.repeat(text, batch.num_rows))
-                    # Each file may have other types of the same values.
-                    for place, name in enumerate(names):
-                        kind = keys[place].kind if self._is_whole else self.types.get(name)
-                        if kind is not None and columns[place].type != kind:
-                            columns[place] = columns[place].cast(kind)
-                    self._check_levels(file, names, columns)
-                    # Each file may have other columns, or the same in another order.
-                    if self._is_whole and keys != self._keys:
-                        has = dict(zip(keys, columns, strict=True))
-                        columns = [
-                            has[key] if key in has else pa.nulls(batch.num_rows, key.kind)
-                            for key in self._keys
-                        ]
-                        names = self.names
-                    yield pa.record_batch(columns, names)
+        for place in range(len(self._files)):
+            yield from self.batches_of(place)
 
-    def _own_batches(self, file: _LogFile, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def batches_of(self, place: int, begin: int = 0) -> Iterator[pa.RecordBatch]:
+        """Yields the rows of one file, as `batches` does.
+
+        Args:
+            place: place of the file.
+            begin: byte at which the rows begin, after those that were read before; 0 for all.
+        """
+        file = self._files[place]
+        keys = self._keys_of(file)
+        wanted = file.names if self._is_whole else list(self.types)
+        added = [name for name in wanted if name not in file.schema.names]
+        own = [name for name in wanted if name not in added]
+        with _readable(file.path):
+            # Rows are counted by any column, if folders have all that is wanted.
+            for batch in self._own_batches(file, own or file.schema.names, begin):
+                names = [*(batch.schema.names if own else ()), *added]
+                columns = [_decoded(column) for column in batch.columns[: len(names) - len(added)]]
+                for name in added:
+                    text = pa.scalar(file.levels[name], pa.string())
+                    columns.append(pa.repeat(text, batch.num_rows))
+                # Each file may have other types of the same values.
+                for place, name in enumerate(names):
+                    kind = keys[place].kind if self._is_whole else self.types.get(name)
+                    if kind is not None and columns[place].type != kind:
+                        columns[place] = columns[place].cast(kind)
+                self._check_levels(file, names, columns)
+                # Each file may have other columns, or the same in another order.
+                if self._is_whole and keys != self._keys:
+                    has = dict(zip(keys, columns, strict=True))
+                    columns = [
+                        has[key] if key in has else pa.nulls(batch.num_rows, key.kind)
+                        for key in self._keys
+                    ]
+                    names = self.names
+                yield pa.record_batch(columns, names)
+
+    def end_of_rows(self, place: int, size: int) -> int:
+        """Returns the byte at which the rows of a file that had `size` bytes end, if later rows can
+        be read from there; else 0. A file that is compressed has no such byte, and neither has one
+        whose last line had no end.
+
+        Raises:
+            InputError: the file is Parquet, which cannot grow.
+        """
+        file = self._files[place]
+        if file.form.content == "Parquet":
+            raise InputError(
+                f"log {shown_path(file.path)} was changed after its import: a Parquet file does "
+                "not grow; restore it, and put new rows into a new file"
+            )
+        if file.form.packing:
+            return 0
+        with _readable(file.path), file.path.open("rb") as stream:
+            stream.seek(size - 1)
+            return size if stream.read(1) == b"\n" else 0
+
+    def _own_batches(
+        self, file: _LogFile, names: Sequence[str], begin: int
+    ) -> Iterator[pa.RecordBatch]:
         if file.form.content == "CSV":
-            lines, rows = _Lines(file.path, file.form.packing), 0
-            reader = open_csv(file.path, file.form, names, self._separator, lines=lines)
+            lines, rows = _Lines(file.path, file.form.packing, begin), 0
+            header = file.schema.names if begin else ()
+            reader = open_csv(file.path, file.form, names, self._separator, header, lines)
             for batch in reader:
                 rows += batch.num_rows
                 yield batch
             # Most files have a row on each line, below the names.
-            if lines.count != rows + 1:
+            if lines.count != rows + (not begin):
                 _check_quotes(file, self._separator)
         elif file.form.content == "Parquet":
             with open_parquet(file.path) as parquet:
@@ -208,7 +247,7 @@ class LogFiles:
             # Rows are compared by all of their values, so none may be passed over.
             unknown = "error" if self._is_whole else "ignore"
             try:
-                for batch in _open_json(file.path, file.form.packing, schema, unknown):
+                for batch in _open_json(file.path, file.form.packing, schema, unknown, begin):
                     yield batch.select(names)
             except pa.ArrowInvalid as error:
                 if "unexpected field" not in str(error):
@@ -220,10 +259,12 @@ class LogFiles:
                     "'log.parquet'\""
                 ) from None
 
-    def _opened(self, path: Path, name: str) -> _LogFile:
+    def _opened(self, path: Path, name: str, known: Mapping[str, pa.Schema]) -> _LogFile:
         with _readable(path):
             form = form_of(path)
-            if form.content == "CSV":
+            if name in known:
+                schema = known[name]
+            elif form.content == "CSV":
                 names = csv_names(path, form, self._separator)
                 schema = pa.schema([pa.field(each, pa.string()) for each in names])
             elif form.content == "Parquet":
@@ -371,8 +412,10 @@ class _Lines:
     Its last line has an end, without which pyarrow takes a file of one line for empty.
     """
 
-    def __init__(self, file: Path, packing: str) -> None:
+    def __init__(self, file: Path, packing: str, begin: int = 0) -> None:
         self._stream = unpacked(file, packing)
+        if begin:
+            self._stream.seek(begin)
         self._is_open = False
         self.count = 0
         """Number of lines that were read."""
@@ -497,7 +540,7 @@ def _levels(name: str) -> dict[str, str | None]:
 
 
 def _open_json(
-    file: Path, packing: str, schema: pa.Schema | None, unknown: str = "infer"
+    file: Path, packing: str, schema: pa.Schema | None, unknown: str = "infer", begin: int = 0
 ) -> pa.RecordBatchReader:
     """Opens JSON Lines for reading block by block.
 
@@ -506,9 +549,13 @@ def _open_json(
         packing: its compression.
         schema: columns with their types; None for all of the first block, with guessed types.
         unknown: whether other columns are an "error", or to "ignore".
+        begin: byte at which the first line begins.
     """
+    stream = unpacked(file, packing)
+    if begin:
+        stream.seek(begin)
     return arrow_json.open_json(
-        unpacked(file, packing),
+        stream,
         arrow_json.ReadOptions(block_size=BLOCK_BYTES),
         arrow_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior=unknown),
     )

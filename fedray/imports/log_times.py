@@ -23,7 +23,7 @@ import bisect
 import contextlib
 import datetime
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -184,6 +184,31 @@ class TimeReader:
         if is_text:
             return self._of_text(_COMPUTE.utf8_trim_whitespace(column))
         raise InputError(f"{self.where} is of type {kind}, which is not a time. {ACCEPTED}")
+
+    def state(self) -> dict[str, Any]:
+        """Returns what the times so far have settled, the same in whatever order they came."""
+        return {
+            "form": self.form,
+            "unit": self._unit,
+            "has_offset": None if self._text_type is None else self._text_type == _WITH_OFFSET,
+            "has_unix": self._has_unix,
+            "has_other": bool(self._other),
+            "written": self._written,
+            "steps": self._steps.state(),
+            "formats": [each.state() for each in self._parsers],
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Takes over what the `state` of a reader with the same arguments was."""
+        self.form, self._unit = state["form"], state["unit"]
+        if state["has_offset"] is not None:
+            self._text_type = _WITH_OFFSET if state["has_offset"] else _WITHOUT
+        self._has_unix = state["has_unix"]
+        self._other = "numbers that are none" if state["has_other"] else ""
+        self._written = state["written"]
+        self._steps.restore(state["steps"])
+        for each, known in zip(self._parsers, state["formats"], strict=True):
+            each.restore(known)
 
     def texts(self, seconds: Floats) -> list[str]:
         """Returns times [N] of `seconds` as text that a list of rounds may have."""
@@ -454,6 +479,18 @@ class _TextParser:
                     self._others.remove(each)
         return found
 
+    def state(self) -> list[Any]:
+        """Returns whether it read a time, and the other orders that are still likely."""
+        return [self.is_used, [each.state() for each in self._others]]
+
+    def restore(self, state: Sequence[Any]) -> None:
+        """Takes over what `state` returned."""
+        self.is_used, others = state
+        known = {text_format: rest for text_format, *rest in others}
+        self._others = [each for each in self._others if each.text_format in known]
+        for each in self._others:
+            each.restore(known[each.text_format])
+
     @property
     def written(self) -> float:
         """Seconds of the last part of the times that were read: a minute, an hour; else 0."""
@@ -498,6 +535,16 @@ class _Other:
     _own: tuple[int, int] | None = None
     _given: tuple[int, int] | None = None
     """First and last time as this format, and as the given one, reads them, microseconds."""
+
+    def state(self) -> list[Any]:
+        """Returns its format, and what it read."""
+        spans = [None if each is None else list(each) for each in (self._own, self._given)]
+        return [self.text_format, self.is_other, *spans]
+
+    def restore(self, state: Sequence[Any]) -> None:
+        """Takes over what `state` returned, without the format."""
+        self.is_other = state[0]
+        self._own, self._given = (None if each is None else tuple(each) for each in state[1:])
 
     @property
     def is_narrower(self) -> bool:

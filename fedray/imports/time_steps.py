@@ -5,6 +5,8 @@ times multiples of a step. Waits between them are then known only to that step.
 """
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -47,8 +49,26 @@ class Steps:
         self._apart = math.gcd(self._apart, apart)
         self._from_zero = math.gcd(self._from_zero, self._first, self._apart)
         if len(self._distinct) < _MANY:
-            self._distinct.update(np.unique(moments)[:_MANY].tolist())
+            new = set(np.unique(moments)[: 2 * _MANY].tolist()) - self._distinct
+            # No more than _MANY, whatever the batches.
+            self._distinct.update(sorted(new)[: _MANY - len(self._distinct)])
         self.is_open = not 0 < self._apart <= SECOND
+
+    def state(self) -> list[Any]:
+        """Returns what is known of the times so far, the same in whatever order they came."""
+        if not self.is_open or not self._distinct:
+            return [self.is_open]
+        # From _MANY times on, only their number matters.
+        some = list(range(_MANY)) if self.is_sure else sorted(self._distinct)
+        first = self._first % self._apart if self._apart else self._first
+        return [True, self._apart, self._from_zero, first, some]
+
+    def restore(self, state: Sequence[Any]) -> None:
+        """Takes over what `state` returned."""
+        self.is_open = state[0]
+        if len(state) > 1:
+            self._apart, self._from_zero, self._first = state[1:4]
+            self._distinct = set(state[4])
 
     @property
     def is_sure(self) -> bool:

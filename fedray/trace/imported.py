@@ -9,6 +9,8 @@ the log has times.
                                 time of the participation's last row
       log_rounds.parquet        row i: the log's name of round i, and its time
       devices.parquet           row i: the log's name of device i, and perhaps of its owner
+      rows/                     only in a trace that logs are appended to: the rows of each file of
+                                the log as read, in its order, and the state of their reading
 
 Device ids are positions in devices.parquet, so that names of any kind are kept exactly. Times are
 seconds since the first time in the log or the rounds file; run.json records that moment.
@@ -139,6 +141,11 @@ class ImportDocument(TypedDict):
     files: list[ReadFile]
     """Files that were read, in this order, with sizes and digests. Devices and owners in the names
     of folders are hashed."""
+    file_rows: NotRequired[list[int]]
+    """Rows that were read from each of these files; absent in traces of older releases."""
+    rows_digest: NotRequired[str]
+    """Digest of `rows/state.json`, which has those of the rows of each file; absent if the trace
+    cannot be appended to."""
     skipped_files: list[str]
     """Files and folders of the log's directory that were skipped, as marks of other programs."""
     device_columns: list[str]

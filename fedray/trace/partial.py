@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
-from fedray.base.atomic import sync_directory, write_whole
+from fedray.base.atomic import exchange, sync_directory, write_whole
 from fedray.base.errors import FedrayError, InputError, RunFailed
 from fedray.base.regular_file import open_regular_file
 from fedray.base.storage import local_path
@@ -161,6 +161,7 @@ class PartialDirectory:
     directory: final path of the directory, which `publish` gives it.
     partial: directory of the work; by default next to `directory`.
     document_file: file that `publish` writes last; a partial directory that has it is complete.
+    replaces: whether `publish` replaces a finished `directory`, which stays as it is until then.
 
     Raises InputError if the directory already exists, cannot be made, or is being written by
     another process, and if fedray did not make `partial`.
@@ -176,6 +177,7 @@ class PartialDirectory:
         *,
         is_resumed: bool = False,
         partial: Path | None = None,
+        replaces: bool = False,
     ) -> None:
         # A relative path would change its meaning with the working directory.
         self.directory = Path(os.path.abspath(local_path(directory)))
@@ -187,6 +189,8 @@ class PartialDirectory:
         self._made: list[Path] = []
         # A resumed run has a checkpoint, which a failure in this constructor must not remove.
         self._is_kept = is_resumed
+        # A link keeps its target, so it cannot be replaced.
+        self._replaces = replaces and self.directory.is_dir() and not self.directory.is_symlink()
         self._is_discarded = False
         self._lock: Lock | None = None
         output = str(directory)
@@ -194,7 +198,8 @@ class PartialDirectory:
             # File systems limit names to 255 bytes, and fedray adds suffixes.
             if len(os.fsencode(self.directory.name)) > 200:
                 raise OSError("its name is longer than 200 bytes")
-            if os.path.lexists(self.directory) and not _is_plain_and_empty(self.directory):
+            is_taken = os.path.lexists(self.directory) and not self._replaces
+            if is_taken and not _is_plain_and_empty(self.directory):
                 raise InputError(
                     f"output {output!r} exists already; give a new directory, or remove this one"
                 )
@@ -281,11 +286,16 @@ class PartialDirectory:
         self._is_kept = True
         self.progress.stop()
         try:
-            if self.directory.exists():
+            if self._replaces:
+                # With a mark, the old directory may be removed later if this process ends here.
+                shutil.copyfile(self.partial / TOKEN_FILE, self.directory / TOKEN_FILE)
+                exchange(self.partial, self.directory)
+            elif self.directory.exists():
                 # The directory is empty; this was checked at the start.
                 self.directory.rmdir()
             # Renaming is atomic, so no reader ever sees half a directory.
-            self.partial.rename(self.directory)
+            if not self._replaces:
+                self.partial.rename(self.directory)
             sync_directory(self.directory.parent)
         except OSError as error:
             raise RunFailed(
@@ -296,6 +306,8 @@ class PartialDirectory:
         with contextlib.suppress(OSError):
             (self.directory / TOKEN_FILE).unlink(missing_ok=True)
         _remove_unfinished(self.directory)
+        if self._replaces:
+            shutil.rmtree(self.partial, ignore_errors=True)
         return self.directory
 
     def _write(self, name: str, content: bytes) -> None:
@@ -336,7 +348,9 @@ class PartialDirectory:
         needs = f"output {output!r} needs {str(partial)!r}"
         if partial.is_symlink() or not partial.is_dir():
             raise InputError(f"{needs}, which exists and is not a plain directory; {remedy}")
-        if (partial / self._document_file).exists():
+        # What an interrupted replacement left is marked: the old directory, or the new one.
+        is_left = self._replaces and _is_marked(partial)
+        if (partial / self._document_file).exists() and not is_left:
             raise InputError(f"{needs}, which holds a finished trace; rename it or {remedy}")
         # A process that was stopped between making the directory and its mark left only a lock.
         is_empty = all(

@@ -97,8 +97,10 @@ class TraceWriter(PartialDirectory):
 
     made_again = (PARTICIPATIONS,)
 
-    def __init__(self, directory: str | Path, *, is_resumed: bool = False) -> None:
-        super().__init__(directory, RUN_FILE, is_resumed=is_resumed)
+    def __init__(
+        self, directory: str | Path, *, is_resumed: bool = False, replaces: bool = False
+    ) -> None:
+        super().__init__(directory, RUN_FILE, is_resumed=is_resumed, replaces=replaces)
         self._parts: list[dict[str, Any]] = []
         self._losses: dict[int, Losses] = {}
         """Losses of histories by the part's first device."""

@@ -1,6 +1,6 @@
 """Benchmarks of import and audit of large logs, of the forward guarantee, and of sweeps of 200 cells.
 
-    python tests/benchmarks/bench_audit.py [import] [forward] [sweep] [simulated] [--devices 10000000] [--rows 100000000] [--cells 200] [--against TREE]
+    python tests/benchmarks/bench_audit.py [import] [append] [forward] [sweep] [simulated] [--devices 10000000] [--rows 100000000] [--cells 200] [--against TREE]
 
 The log's devices are hashed 64-bit numbers in no order, five participations each; its round numbers have gaps. Each step runs in a process of its own; its peak
 memory is that process's. With `--against`, a checkout of another commit, imports and audits of both alternate, and medians and ratios are printed. Cells of a sweep are assumed outcomes, or simulated; `--cells 24` is a quick look at the share of the CPU time inside them.
@@ -67,6 +67,36 @@ found = import_log(f"{folder}/log.parquet", "device", "round", None, f"{folder}/
 seconds, usage = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF)
 print(json.dumps({"result": [found.run["rows"], found.run["devices"]], "seconds": seconds,
                   "cpu": usage.ru_utime + usage.ru_stime, "peak": usage.ru_maxrss / 1024}))
+"""
+APPEND = """
+import json, os, shutil, sys, time
+folder, tree = sys.argv[1:]
+sys.path.insert(0, tree)
+import fedray.imports.appended as appended
+from fedray.imports.log import Log
+
+of_parsing = [0.0]
+read_file = Log.read_file
+def measured(*arguments):
+    start = time.process_time()
+    found = read_file(*arguments)
+    of_parsing[0] += time.process_time() - start
+    return found
+Log.read_file = measured
+
+def seconds(trace):
+    of_parsing[0], start, begin = 0.0, time.process_time(), time.perf_counter()
+    found = appended.append_log(f"{folder}/log", trace, device_column="device", round_column="round",
+                                renumber=True, repeats="each", time_column="time")
+    cpu, wall = time.process_time() - start, time.perf_counter() - begin
+    return {"rows": found.run["rows"], "parsing": of_parsing[0], "other": cpu - of_parsing[0], "wall": wall}
+
+os.mkdir(f"{folder}/log")
+os.rename(f"{folder}/old.parquet", f"{folder}/log/1.parquet")
+seconds(f"{folder}/steps")
+os.rename(f"{folder}/new.parquet", f"{folder}/log/2.parquet")
+kept = sum(each.stat().st_size for each in os.scandir(f"{folder}/steps/rows"))
+print(json.dumps({"append": seconds(f"{folder}/steps"), "whole": seconds(f"{folder}/whole"), "kept": kept}))
 """
 READ = """
 import json, sys, time
@@ -222,6 +252,23 @@ def bench_import(rows: int, against: Path | None) -> None:
         )
 
 
+def bench_append(rows: int) -> None:
+    """A hundredth of the rows, appended to the others, and one import of all of them."""
+    with tempfile.TemporaryDirectory() as folder:
+        write_log(Path(folder, "old.parquet"), rows)
+        write_log(Path(folder, "new.parquet"), rows // 100)
+        found = own_process(APPEND, folder, str(ROOT))
+        print(
+            f"{rows // 100:,} rows onto {rows:,}, of which {found['kept'] / rows:.1f} bytes per row are kept",
+            flush=True,
+        )
+        for name in ("append", "whole"):
+            each = found[name]
+            print(
+                f"  {name:6s}  CPU {each['parsing']:8.2f} s parsing, {each['other']:8.2f} s digests, sort and parts; {each['wall']:.1f} s"
+            )
+
+
 def turns(
     step: str, program: str, folder: str, rows: int, trees: dict[str, Path], *arguments: str
 ) -> dict[str, float]:
@@ -317,6 +364,7 @@ def told(state: str, found: dict[str, Any]) -> None:
 
 BENCHMARKS = {
     "import": bench_import,
+    "append": bench_append,
     "forward": bench_forward,
     "sweep": bench_sweep,
     "simulated": bench_simulated,
@@ -336,6 +384,7 @@ def main() -> None:
     for name in arguments.names or BENCHMARKS:
         options = {
             "import": (arguments.rows, arguments.against),
+            "append": (arguments.rows,),
             "forward": (arguments.devices,),
         }.get(name, (arguments.cells,))
         BENCHMARKS[name](*options)
