@@ -66,6 +66,8 @@ from fedray.studies.equal_privacy import compare_mechanisms as compare_mechanism
 from fedray.studies.fit import Fit as Fit
 from fedray.studies.fit import ObservedRun as ObservedRun
 from fedray.studies.fit import fit_min_sep as fit_min_sep
+from fedray.studies.forecast.forecast import Forecast as Forecast
+from fedray.studies.forecast.forecast import forecast as forecast
 from fedray.studies.grid import run_grid as run_grid
 from fedray.studies.habits.fit import HabitFit as HabitFit
 from fedray.studies.habits.fit import fit_habits as fit_habits

@@ -31,7 +31,7 @@ GROUPS: dict[str, list[Callable[..., None]]] = {
     ]
     for heading, names in (
         ("Simulate and train", "run train compare compare_mechanisms answer"),
-        ("Audit", "import_ audit verify budget report calibrate canary audit_model"),
+        ("Audit", "import_ audit verify budget report calibrate forecast canary audit_model"),
         ("Design mechanisms and runs", "optimize mechanism stress plan sweep"),
         ("Model populations", "population fit_log fit_min_sep"),
         ("Files and running jobs", "init schema status"),

@@ -30,6 +30,7 @@ from fedray.scenarios.trust import Trusts
 from fedray.studies.canary import CanaryResult
 from fedray.studies.compare import Comparison
 from fedray.studies.fit import Fit
+from fedray.studies.forecast.forecast import Forecast
 from fedray.studies.habits.fit import HabitFit
 from fedray.studies.model_audit import ModelAudit
 from fedray.studies.plan import Plan
@@ -115,6 +116,7 @@ DOCUMENTS: Mapping[str, Document] = {
         Plan, files="The file plan.json has these keys and `command`, the command that made it."
     ),
     "fedray stress": Document(StressResult, printed.Written),
+    "fedray forecast": Document(Forecast, printed.Written),
     "fedray sweep": Document(SweepResult, files="The file results.json is the same."),
     "fedray sweep, without a name": Document(ShippedSweeps),
     "fedray reproduce blt": Document(LossesOfBLTs, files="The file results.json is the same."),

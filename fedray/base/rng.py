@@ -80,6 +80,7 @@ class Stream(IntEnum):
     PLANTED = 121
     MEMBER = 122
     LOCAL_STEP = 123
+    FORECAST = 124
 
 
 class Key(NamedTuple):

@@ -335,6 +335,19 @@ def test_documents_of_mechanisms_match_their_types(
     check("fedray stress", settings, simulated, {"comparison": {}}, of_runs)
 
 
+def test_documents_of_forecasts_match_their_types(trace_of, fedray_command, tmp_path: Path) -> None:
+    """A claimed min-sep that never breaks, and participations that do."""
+    patterns = [[t, t + 9] for t in range(9)] + [[t, t + 9, t + 18] for t in range(20)]
+    path = str(trace_of(patterns, 38).path)
+    claim = tmp_path / "claim.toml"
+    claim.write_text(
+        'mechanism = "tree"\nnoise_multiplier = 4.0\nmin_sep = 1\nmax_participations = 3\n'
+    )
+    page = ("--page", str(tmp_path / "page.html"), "--figures", str(tmp_path / "figures"))
+    options = ("--rounds", "76", "--seeds", "20", *page, "--claim", str(claim))
+    check("fedray forecast", printed(fedray_command, "forecast", path, *options, "--json"))
+
+
 def test_documents_of_noise_for_a_trace_match_their_types(
     trace_of, fedray_command, tmp_path: Path
 ) -> None:

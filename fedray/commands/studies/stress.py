@@ -35,6 +35,7 @@ def stress(
     loss: str = "rms",
     seeds: int | None = None,
     what_if: list[str] | None = None,
+    forecast: bool = False,
     train: bool = False,
     out: Path | None = None,
     place: list[str] | None = None,
@@ -59,6 +60,7 @@ def stress(
         loss (max|rms): loss that kinds are made for, and of errors and regrets
         seeds (S): runs of a scenario, by default 20; or trainings with --train, by default 3
         what_if (KEY=VALUE): key of the scenario to change, with as many runs; repeatable
+        forecast: take the forecast of a trace at --rounds as the truth (`fedray forecast`)
         train: train on a trace at equal epsilon, with mechanisms for each estimate and the truth;
             --set changes training.KEY and data.KEY
         out (DIR): directory of the trained runs; default: a new one under runs/
@@ -87,6 +89,7 @@ def stress(
             loss=cast(Any, loss),
             seeds=seeds,
             what_ifs=what_if or (),
+            forecast=forecast,
             train=train,
             overrides=of_trainings,
             out=out,

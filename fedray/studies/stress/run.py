@@ -34,6 +34,7 @@ from fedray.scenario import Scenario
 from fedray.scenario.shipped import find_scenario, shipped_scenario_files
 from fedray.studies.compare import Comparison
 from fedray.studies.equal_privacy import compare_mechanisms
+from fedray.studies.forecast.forecast import forecast as forecast_of
 from fedray.studies.plan import limits_of_runs
 from fedray.studies.simulated import StudyCache, Truth, enforced_in, simulate_runs, simulated
 from fedray.studies.stress.judged import Judged, Stressed, StressRow, made
@@ -69,6 +70,7 @@ def stress(
     loss: Objective = "rms",
     seeds: int | None = None,
     what_ifs: Sequence[str] = (),
+    forecast: bool = False,
     train: bool = False,
     overrides: Sequence[str] = (),
     out: str | Path | None = None,
@@ -98,6 +100,8 @@ def stress(
             mechanism, 3 by default.
         what_ifs: overrides of the scenario, "table.key=value", each a condition with the same
             number of runs.
+        forecast: whether the truths are forecasts of a trace at `rounds`: the continuations with
+            the 5 %, the median and the 95 % quantile of min-sep.
         train: whether models are trained on the trace at equal epsilon, with every mechanism made
             for each estimate and for the truth, and without noise.
         overrides: keys of the trainings to change, "training.key=value" or "data.key=value".
@@ -155,7 +159,7 @@ def stress(
             rule = "must set a key of [training] or [data], because the trace has the others"
             raise InputError.of("overrides", each, rule)
     if isinstance(opened, Scenario):
-        _refuse("a scenario", rounds=rounds, **settings, **trainings)
+        _refuse("a scenario", rounds=rounds, forecast=forecast, **settings, **trainings)
         bases = {None: opened, **{each: opened.with_overrides(each) for each in what_ifs}}
         runs = _simulated(bases, seeds, blank, placement or Placement(), cache, on_progress)
         cases = _cases_of_scenario(bases, runs, estimate, has_plan=bool(words))
@@ -163,9 +167,13 @@ def stress(
         # Without a training there is one truth.
         _refuse("a trace", **settings, **({"what_ifs": what_ifs} if train else simulations))
         rules = scenario if isinstance(scenario, Scenario) else None
-        cases = _cases_of_trace(opened, rules, rounds, estimate, blank)
+        if forecast:
+            _refuse("a forecast", train=train)
+            cases = _cases_of_forecast(opened, rules, rounds, estimate, blank, on_progress)
+        else:
+            cases = _cases_of_trace(opened, rules, rounds, estimate, blank)
     else:
-        _refuse("settings", **simulations, **trainings)
+        _refuse("settings", forecast=forecast, **simulations, **trainings)
         cases = _cases_of_settings(rounds, estimate, actual, actual_participations, blank)
     # Settings and a trace take less time than a cluster to start.
     where = placement or (
@@ -297,6 +305,33 @@ def _cases_of_trace(
     if truth.participation is None:
         raise InputError(f"trace {str(trace.path)!r}: {truth.note}")
     return _Cases(str(trace.path), estimates, [replace(blank, truth=truth, estimates=estimates)])
+
+
+def _cases_of_forecast(
+    trace: Trace | ImportedTrace,
+    rules: Scenario | None,
+    rounds: int | None,
+    estimate: _Estimate,
+    blank: Stressed,
+    on_progress: Listener,
+) -> _Cases:
+    """Returns a case for each of three continuations of a trace up to its planned rounds. Raises
+    InputError."""
+    if rounds is None:
+        raise InputError.of("rounds", None, "must be given: the planned last round of the forecast")
+    estimates = _participations(rounds, *estimate)
+    if not estimates:
+        raise InputError.of("estimated", None, "must be given: the min-sep that was planned")
+    found = forecast_of(trace, rounds, scenario=rules, on_progress=on_progress)
+    has_rules = rules is not None and found.timer_hours > 0
+    truths = []
+    for quantile in (0.05, 0.5, 0.95):
+        order = np.argsort([each.min_sep for each in found.ends], kind="stable")
+        place = int(order[round(quantile * (order.size - 1))])
+        enforced = found.paths[place].enforced if has_rules else None
+        truths.append(Truth(found.ends[place], enforced=enforced))
+    jobs = [replace(blank, truth=each, estimates=estimates) for each in dict.fromkeys(truths)]
+    return _Cases(f"forecast of {trace.path}", estimates, jobs)
 
 
 def _cases_of_settings(

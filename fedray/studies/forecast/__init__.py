@@ -1,0 +1,1 @@
+"""Forecasts of running deployments: min-sep, participations and epsilon at the end."""

@@ -1,0 +1,299 @@
+"""`forecast`: min-sep, participations and epsilon of a running deployment at its end."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from fedray.audit.claims import Claim
+from fedray.audit.guarantees import Limits, of_limits
+from fedray.audit.noise import ServerNoise
+from fedray.base.arrays import Float64Array, Int64Array
+from fedray.base.document import Document, IfAny, NotInJson
+from fedray.base.errors import InputError
+from fedray.base.result import DrawnResult
+from fedray.base.rng import Stream, stream_generator
+from fedray.mechanisms.participation import MinSep
+from fedray.mechanisms.strategy import Strategy
+from fedray.report.subject import Subject
+from fedray.report.subjects import trace_subject
+from fedray.runs.learning import scenario_of
+from fedray.scenario import Scenario
+from fedray.studies.forecast.continuation import Continued, continued
+from fedray.studies.forecast.devices import Devices, Known
+from fedray.studies.forecast.history import DAY, LEAST_ROUNDS, History, history_of
+from fedray.studies.forecast.pace import Pace
+from fedray.trace.imported import ImportedTrace, open_trace
+from fedray.trace.reader import Trace
+
+SEEDS = 60
+LEVEL = 0.9
+CUTS = (0.25, 0.5)
+
+
+@dataclass(frozen=True, slots=True)
+class Interval(Document):
+    """Median and middle 90 % of the continuations."""
+
+    low: float
+    """5 % quantile, rounded outward to a continuation."""
+    median: float
+    high: float
+    """95 % quantile, rounded outward to a continuation."""
+
+    @classmethod
+    def of(cls, values: Float64Array | Int64Array) -> "Interval":
+        """Returns the interval of the values [S] of the continuations."""
+        tail = (1.0 - LEVEL) / 2
+        low = np.quantile(values, tail, method="lower")
+        high = np.quantile(values, 1.0 - tail, method="higher")
+        return cls(float(low), float(np.quantile(values, 0.5, method="higher")), float(high))
+
+    def contains(self, value: float) -> bool:
+        """Whether a value is within the interval."""
+        return self.low <= value <= self.high
+
+    @property
+    def text(self) -> str:
+        """The interval in words."""
+        return f"{self.median:,.4g} [{self.low:,.4g} to {self.high:,.4g}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Row(Document):
+    """A figure of the end."""
+
+    name: str
+    now: float | None
+    """Value after the observed rounds; None if it has none."""
+    end: Interval
+
+
+@dataclass(frozen=True, slots=True)
+class Backtest(Document):
+    """A forecast of the observed rounds from their first ones, beside what then happened."""
+
+    rounds: int
+    """Rounds that the forecast knew."""
+    name: str
+    """Forecast figure."""
+    forecast: Interval
+    happened: float
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the interval contains what happened."""
+        return self.forecast.contains(self.happened)
+
+
+@dataclass(frozen=True, slots=True)
+class Break(Document):
+    """A claimed limit, and when continuations break it."""
+
+    claimed: str
+    """The claimed limit, in words."""
+    probability: float
+    """Share of the continuations that break it by the end."""
+    day: IfAny[Interval] = None
+    """Day of the deployment on which it breaks, over the continuations that break it."""
+
+
+@dataclass(frozen=True)
+class Forecast(DrawnResult):
+    """Forecast of a running deployment: estimates, not guarantees."""
+
+    TABLES: ClassVar[str] = "fedray.studies.forecast.page:forecast_tables"
+    SUBJECT: ClassVar[str] = "fedray.studies.forecast.page:forecast_subject"
+    FIGURES: ClassVar[str] = "fedray.studies.forecast.page:forecast_figures"
+    PAGE: ClassVar[str] = "fedray.studies.forecast.page:forecast_page"
+    HEADLINE: ClassVar[str] = "fedray.studies.forecast.page:forecast_headline"
+
+    observed_rounds: int
+    planned_rounds: int
+    seeds: int
+    """Continuations."""
+    timer_hours: float
+    timer_source: str
+    """Where the timer comes from: the scenario, the claim or the least observed wait."""
+    population_source: str
+    """How devices that have not come yet are estimated."""
+    drift: str
+    """Drift of the pace, in words."""
+    rows: tuple[Row, ...]
+    breaks: tuple[Break, ...]
+    """Claimed limits; empty without a claim."""
+    backtests: tuple[Backtest, ...]
+    """Empty if a quarter of the observed rounds is too short."""
+    ends: NotInJson[tuple[MinSep, ...]]
+    """(n, b, k) of each continuation."""
+    paths: NotInJson[tuple[Continued, ...]]
+    history: NotInJson[History]
+    trace: NotInJson[Subject]
+
+    def __repr__(self) -> str:
+        return f"<Forecast of {self.planned_rounds:,} rounds from {self.observed_rounds:,}>"
+
+    def row(self, name: str) -> Row:
+        """Returns a row by its name."""
+        return next(each for each in self.rows if each.name == name)
+
+
+def forecast(
+    trace: Trace | ImportedTrace | str | Path,
+    rounds: int,
+    *,
+    scenario: Scenario | None = None,
+    claim: Claim | None = None,
+    seeds: int = SEEDS,
+    on_progress: Callable[[str], None] = lambda _: None,
+) -> Forecast:
+    """Returns the forecast of a running deployment at its planned last round.
+
+    Args:
+        trace: observed rounds, opened or as a directory.
+        rounds: planned rounds, more than observed.
+        scenario: scenario whose rules and population hold; default: that of a simulated trace,
+            None for a log, whose population is estimated.
+        claim: claim whose limits may break; for a log also its timer, mechanism and noise.
+        seeds: number of continuations, at least 20.
+        on_progress: called with lines of progress.
+
+    Raises:
+        InputError: an argument is out of range, or the trace cannot be continued.
+        TraceError: the trace cannot be read.
+    """
+    opened = trace if isinstance(trace, Trace | ImportedTrace) else open_trace(trace)
+    if scenario is None and isinstance(opened, Trace):
+        scenario = scenario_of(opened)
+    history = history_of(opened, scenario, None if claim is None else claim.timer_hours)
+    if rounds <= history.rounds:
+        rule = f"must be more than the {history.rounds} observed rounds"
+        raise InputError.of("rounds", rounds, rule, "give the planned last round")
+    if not 20 <= seeds <= 10_000:
+        raise InputError.of("seeds", seeds, "must be from 20 to 10000")
+    known = None
+    if scenario is not None:
+        of = scenario.population
+        known = Known(of.devices * of.reach * (1.0 - of.unreachable), of.joins_per_day)
+    fits, paths = continuations(history, known, rounds, seeds, on_progress)
+    back: list[Backtest] = []
+    for cut in CUTS:
+        if (r := int(cut * history.rounds)) >= LEAST_ROUNDS:
+            _, tried = continuations(history.until(r), known, history.rounds, seeds, on_progress)
+            back += _backtests(r, history, tried)
+    r, patterns = history.rounds, history.patterns
+    ends = [MinSep(rounds, int(e.min_seps[-1]), int(e.most[-1])) for e in paths]
+    figures: dict[str, tuple[float | None, Sequence[float | None]]] = {
+        "min-sep": (patterns.min_sep, [e.min_sep for e in ends]),
+        "max participations": (patterns.max_participations, [e.max_participations for e in ends]),
+        "enforced min-sep": (None, [e.enforced.min_sep for e in paths]),
+        "enforced participations": (None, [e.enforced.max_participations for e in paths]),
+        "days": (history.days, [(e.starts[-1] - history.starts[0]) / DAY for e in paths]),
+    }
+    if (epsilon := _epsilon(scenario, claim)) is not None:
+        now = MinSep(r, patterns.min_sep, patterns.max_participations)
+        figures["epsilon of (min-sep, participations)"] = epsilon(now), [epsilon(e) for e in ends]
+    cap = history.rules.most
+    if cap is None and claim is not None:
+        cap = claim.max_participations
+    if cap is not None:
+        near = "share of devices within 1 of the cap"
+        now = float(np.mean(patterns.counts >= cap - 1))
+        figures[near] = now, [float(np.mean(e.counts >= cap - 1)) for e in paths]
+    rows = tuple(
+        Row(name, None if now is None else float(now), Interval.of(np.array(found, np.float64)))
+        for name, (now, found) in figures.items()
+        if all(each is not None for each in found)
+    )
+    return Forecast(
+        r, rounds, seeds, history.rules.timer_seconds / 3600.0, history.rules.source,
+        "the scenario" if known else "the discovery curve of new devices (Good and Toulmin 1956)",
+        fits[0].drift, rows, _breaks(claim, history, paths), tuple(back), tuple(ends),
+        tuple(paths), history, trace_subject(opened),
+    )  # fmt: skip
+
+
+def continuations(
+    history: History,
+    known: Known | None,
+    rounds: int,
+    seeds: int,
+    on_progress: Callable[[str], None] = lambda _: None,
+) -> tuple[tuple[Pace, Devices], list[Continued]]:
+    """Returns the fits of a history, and its continuations up to `rounds` rounds."""
+    on_progress(f"fitting {history.rounds:,} rounds")
+    pace = Pace(history.starts)
+    devices = Devices(history, known, stream_generator(0, Stream.FORECAST, rounds, history.rounds))
+    paths = []
+    for seed in range(1, seeds + 1):
+        paths.append(continued(history, pace, devices, rounds, seed))
+        on_progress(f"continuation {seed} of {seeds} from round {history.rounds:,}")
+    return (pace, devices), paths
+
+
+def _backtests(rounds: int, history: History, paths: list[Continued]) -> list[Backtest]:
+    happened = history.patterns
+    min_seps = Interval.of(np.array([each.min_seps[-1] for each in paths]))
+    most = Interval.of(np.array([each.most[-1] for each in paths]))
+    days = Interval.of(np.array([(e.starts[-1] - history.starts[0]) / DAY for e in paths]))
+    return [
+        Backtest(rounds, "min-sep", min_seps, happened.min_sep),
+        Backtest(rounds, "max participations", most, happened.max_participations),
+        Backtest(rounds, "days", days, history.days),
+    ]
+
+
+def _breaks(claim: Claim | None, history: History, paths: list[Continued]) -> tuple[Break, ...]:
+    """Returns when the claimed min-sep and participations break, in each continuation."""
+    if claim is None:
+        return ()
+    found = []
+    of_past = history.patterns
+    for name, claimed, now, of in (
+        ("min-sep", claim.min_sep, of_past.min_sep, lambda e: e.min_seps < claim.min_sep),
+        (
+            *("participations", claim.max_participations, of_past.max_participations),
+            lambda e: e.most > claim.max_participations,
+        ),
+    ):
+        if claimed is None:
+            continue
+        is_min_sep = name == "min-sep"
+        words = f"{name} {'>=' if is_min_sep else '<='} {claimed:,}"
+        if now < claimed if is_min_sep else now > claimed:
+            today = Interval(history.days, history.days, history.days)
+            found.append(Break(f"{words}, broken already", 1.0, today))
+            continue
+        broken = [(each.starts, of(each)) for each in paths]
+        days = [(s[np.argmax(is_)] - history.starts[0]) / DAY for s, is_ in broken if is_.any()]
+        day = Interval.of(np.array(days)) if days else None
+        found.append(Break(words, len(days) / len(paths), day))
+    return tuple(found)
+
+
+def _epsilon(
+    scenario: Scenario | None, claim: Claim | None
+) -> Callable[[MinSep], float | None] | None:
+    """Returns epsilon as a function of (n, b, k); None without a mechanism and its noise."""
+    if claim is not None and claim.trust is None:
+        given = claim.mechanism, claim.noise_multiplier, claim.delta
+    elif scenario is not None and scenario.privacy.strategy is not None:
+        given = (
+            *(scenario.privacy.strategy, scenario.privacy.noise_multiplier),
+            scenario.privacy.delta,
+        )
+    else:
+        return None
+    known: dict[MinSep, float | None] = {}
+
+    def epsilon(limits: MinSep, strategy: Strategy, noise: float, delta: float) -> float | None:
+        if limits not in known:
+            of = Limits(limits, "forecast")
+            found = of_limits("observed", of, strategy, ServerNoise(noise, None), delta, False)
+            known[limits] = found.epsilon
+        return known[limits]
+
+    return partial(epsilon, strategy=given[0], noise=given[1], delta=given[2])

@@ -1,0 +1,122 @@
+"""Observed part of a deployment: times of its rounds, patterns of its devices, and its rules."""
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fedray.audit.guarantees import round_times
+from fedray.audit.participation import Patterns, read_patterns
+from fedray.audit.rules import rules_of
+from fedray.audit.waits import waits_between
+from fedray.base.arrays import Float64Array, Int64Array
+from fedray.base.errors import InputError
+from fedray.scenario import Scenario
+from fedray.trace.imported import ImportedTrace
+from fedray.trace.reader import Trace
+
+DAY = 86_400.0
+LEAST_ROUNDS = 8
+"""Least number of rounds from which a forecast is made."""
+
+
+@dataclass(frozen=True)
+class Ruling:
+    """Rules of participation that a forecast continues."""
+
+    timer_seconds: float
+    """Seconds from the start of a round of a device to the next round that it may join; 0 for no
+    timer."""
+    source: str
+    """Where the timer comes from, in words."""
+    separation: int = 0
+    """Least difference of two rounds of a device that the rules demand."""
+    most: int | None = None
+    """Most participations of a device; None for any number."""
+
+
+@dataclass(frozen=True)
+class History:
+    """Rounds 0 .. r - 1 of a deployment, with P devices and A participations."""
+
+    starts: Float64Array
+    """Starts of the rounds, [r] seconds since the start of the trace, in order."""
+    patterns: Patterns
+    """Rounds of every device that took part."""
+    rules: Ruling
+
+    @property
+    def rounds(self) -> int:
+        """r: number of observed rounds."""
+        return self.starts.size
+
+    @property
+    def days(self) -> float:
+        """Days from the first start to the last."""
+        return float(self.starts[-1] - self.starts[0]) / DAY
+
+    def until(self, rounds: int) -> "History":
+        """Returns the history as it was after `rounds` rounds; the rules stay."""
+        whole = self.patterns
+        is_kept = whole.rounds < rounds
+        counts = np.add.reduceat(is_kept.astype(np.int64), whole.starts)
+        patterns = Patterns(
+            rounds, whole.device_ids[counts > 0], counts[counts > 0], whole.rounds[is_kept]
+        )
+        return replace(self, starts=self.starts[:rounds], patterns=patterns)
+
+    def reopened(self) -> Int64Array:
+        """Returns the first round in which a device of each round may take part again, [r]; r if
+        that is later."""
+        opens = self.starts + self.rules.timer_seconds
+        return np.maximum(
+            np.searchsorted(self.starts, opens, side="left"),
+            np.arange(self.rounds) + max(1, self.rules.separation),
+        ).clip(max=self.rounds)
+
+
+def history_of(
+    trace: Trace | ImportedTrace, scenario: Scenario | None, timer_hours: float | None
+) -> History:
+    """Returns the history of a trace.
+
+    Args:
+        trace: the observed rounds.
+        scenario: scenario with the rules; None for a log.
+        timer_hours: timer of a claim, for a log; None for the least observed wait.
+
+    Raises:
+        InputError: the rounds have no times or are too few, or the deployment is of a kind that is
+            not forecast.
+    """
+    if isinstance(trace, Trace) and (trace.is_buffered or trace.stores_uploads):
+        rule = "has rounds that overlap, or that draw stored uploads"
+        raise InputError.of("trace", str(trace.path), rule, "forecast one in the mode on-device")
+    times = round_times(trace)
+    if times is None or not np.isfinite(times[0]).all():
+        remedy = "import the log with its times"
+        raise InputError.of("trace", str(trace.path), "has rounds without times", remedy)
+    if (count := trace.committed_rounds) < LEAST_ROUNDS:
+        rule = f"has {count} rounds, and a forecast needs {LEAST_ROUNDS}"
+        raise InputError.of("trace", str(trace.path), rule, "wait for more")
+    patterns = read_patterns(trace)
+    if patterns.min_sep == 0:
+        rule = "has a device that contributed twice to a round"
+        remedy = "import with repeats 'once' if they are one contribution"
+        raise InputError.of("trace", str(trace.path), rule, remedy)
+    starts = np.maximum.accumulate(times[0])
+    if scenario is not None:
+        rules = [each for each in rules_of(scenario.participation) if not each.unkept]
+        seconds = max((each.seconds for each in rules), default=0.0)
+        separation = max((each.separation for each in rules), default=0)
+        most = min((each.most for each in rules if each.most is not None), default=None)
+        return History(starts, patterns, Ruling(seconds, "the scenario", separation, most))
+    if timer_hours is not None:
+        return History(starts, patterns, Ruling(3600.0 * timer_hours, "the claim"))
+    waits = waits_between(trace, patterns)
+    assert waits is not None, "the rounds have times"
+    least = min((float(each.min(initial=math.inf)) for each, _, _ in waits), default=math.inf)
+    if not math.isfinite(least):
+        rule = "has no device that took part twice, so the timer is unknown"
+        raise InputError.of("trace", str(trace.path), rule, "claim timer_hours")
+    return History(starts, patterns, Ruling(least, "the least observed wait"))

@@ -1,0 +1,104 @@
+"""Forecasts as tables, figures and a page."""
+
+import numpy as np
+
+from fedray.base.rounding import counted
+from fedray.report.figure import Axis, Figure, Series
+from fedray.report.page import render_study
+from fedray.report.subject import Subject
+from fedray.report.table import Table
+from fedray.studies.forecast.forecast import LEVEL, Forecast
+from fedray.studies.forecast.history import DAY
+
+MADE = (
+    "Estimates. Devices take part by their fitted activity, and rounds start at the fitted pace by "
+    "hour, weekend and drift. Doubt about both is in the intervals."
+)
+
+
+def forecast_subject(found: Forecast) -> Subject:
+    """Returns the subject of a forecast: its trace, and the number of continuations."""
+    runs = counted(found.seeds, "continuation")
+    sample = f"{found.observed_rounds:,} of {found.planned_rounds:,} rounds"
+    return Subject(found.trace.population, runs=runs, estimand="estimates", sample=sample)
+
+
+def forecast_headline(found: Forecast) -> str:
+    """Returns min-sep and participations of the end, and which claimed limits break."""
+    b, k = found.row("min-sep").end, found.row("max participations").end
+    said = (
+        f"After {found.planned_rounds:,} rounds min-sep will be {b.low:,.0f} to {b.high:,.0f} and "
+        f"the most participations {k.low:,.0f} to {k.high:,.0f} ({LEVEL:.0%} intervals)."
+    )
+    for each in found.breaks:
+        when = "" if each.day is None else f", about day {each.day.median:.0f}"
+        said += f" The claim {each.claimed} breaks with probability {each.probability:.2f}{when}."
+    return said
+
+
+def forecast_tables(found: Forecast) -> list[Table]:
+    """The end, claimed limits, and backtests."""
+    ends = {
+        "figure": lambda each: each.name,
+        "now": lambda each: "-" if each.now is None else f"{each.now:,.4g}",
+        "at the end": lambda each: f"{each.end.median:,.4g}",
+        "90 % low": lambda each: f"{each.end.low:,.4g}",
+        "90 % high": lambda each: f"{each.end.high:,.4g}",
+    }
+    how = (
+        f"Timer {found.timer_hours:.4g} h, from {found.timer_source}. Devices that have not come "
+        f"yet: from {found.population_source}. Pace: {found.drift}."
+    )
+    tables = [Table.of("Forecast", found.rows, ends, MADE, how)]
+    if found.breaks:
+        broken = {
+            "claimed": lambda each: each.claimed,
+            "probability": lambda each: f"{each.probability:.2f}",
+            "day": lambda each: "-" if each.day is None else each.day.text,
+        }
+        tables.append(Table.of("Claimed limits that break by the end", found.breaks, broken))
+    if found.backtests:
+        tested = {
+            "figure": lambda each: each.name,
+            "known rounds": lambda each: f"{each.rounds:,}",
+            "forecast": lambda each: f"{each.forecast.median:,.4g}",
+            "90 % low": lambda each: f"{each.forecast.low:,.4g}",
+            "90 % high": lambda each: f"{each.forecast.high:,.4g}",
+            "happened": lambda each: f"{each.happened:,.4g}",
+            "inside": lambda each: "yes" if each.is_inside else "no",
+        }
+        note = f"Forecasts of the {found.observed_rounds:,} observed rounds from the first ones."
+        of = Subject(sample=f"the {found.observed_rounds:,} observed rounds")
+        tables.append(Table.of("Backtest", found.backtests, tested, note, subject=of))
+    return tables
+
+
+def forecast_figures(found: Forecast) -> list[Figure]:
+    """Most participations and min-sep over the days, observed and continued."""
+    begin = found.history.starts[0]
+    rounds = np.arange(found.observed_rounds + 1, found.planned_rounds + 1, dtype=np.float64)
+    days = np.array([each.starts for each in found.paths])
+    median = (np.median(days, axis=0) - begin) / DAY
+    figures = []
+    for name, title, values in (
+        ("min-sep", "Min-sep", [each.min_seps for each in found.paths]),
+        ("participations", "Most participations", [each.most for each in found.paths]),
+    ):
+        low, middle, high = np.quantile(np.array(values, np.float64), (0.05, 0.5, 0.95), axis=0)
+        series = Series("forecast", "line", rounds, middle, low=low, high=high)
+        note = "Median and 90 % intervals of the continuations."
+        axes = Axis("rounds", starts_at_zero=False), Axis(title)
+        figures.append(Figure(name, f"{title} so far", note, *axes, (series,)))
+    low, high = (np.quantile((days - begin) / DAY, each, axis=0) for each in (0.05, 0.95))
+    series = Series("forecast", "line", rounds, median, low=low, high=high)
+    axes = Axis("rounds", starts_at_zero=False), Axis("day")
+    figures.append(Figure("days", "Day of each round", "", *axes, (series,)))
+    return figures
+
+
+def forecast_page(found: Forecast) -> str:
+    """Returns the page of a forecast."""
+    said = forecast_headline(found)
+    return render_study(
+        "Forecast", said, found.figures(), found.tables(), found.to_json(), verdict=said
+    )
