@@ -2,7 +2,7 @@
 that is not named here is a mistake.
 
 The keys and types are those of the API references of KubeRay 1.6 (`ray.io/v1`: RayJob, RayCluster)
-and of Kubernetes (`v1`: PodSpec, Container, PersistentVolumeClaim). They were written down here by
+and of Kubernetes (`v1`: PodSpec, Container, PersistentVolumeClaim; `batch/v1`: CronJob). They were written down here by
 hand, and no operator was asked: a schema says that nothing is misspelt or of a wrong type. It does
 not say that a job runs. A key of those APIs that a file begins to use needs its line.
 """
@@ -54,6 +54,8 @@ CONTAINER = table(
     image=TEXT,
     imagePullPolicy=one_of("Always", "IfNotPresent", "Never"),
     workingDir=PATH,
+    command=list_of(TEXT),
+    args=list_of(TEXT),
     env=list_of(table("name value", name=TEXT, value=TEXT)),
     resources=table("requests limits", requests=AMOUNTS, limits=AMOUNTS),
     volumeMounts=list_of(table("name mountPath", name=NAME, mountPath=PATH, readOnly=YES_OR_NO)),
@@ -127,6 +129,25 @@ RAY_JOB = resource(
         backoffLimit=COUNT,
         activeDeadlineSeconds=COUNT,
         rayClusterSpec=CLUSTER,
+    ),
+)
+CRON_JOB = resource(
+    "batch/v1",
+    "CronJob",
+    table(
+        "schedule jobTemplate",
+        schedule=TEXT,
+        timeZone=TEXT,
+        concurrencyPolicy=one_of("Allow", "Forbid", "Replace"),
+        failedJobsHistoryLimit=COUNT,
+        successfulJobsHistoryLimit=COUNT,
+        startingDeadlineSeconds=COUNT,
+        jobTemplate=table(
+            "spec",
+            spec=table(
+                "template", backoffLimit=COUNT, activeDeadlineSeconds=COUNT, template=TEMPLATE
+            ),
+        ),
     ),
 )
 CLAIM = resource(

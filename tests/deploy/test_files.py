@@ -13,12 +13,13 @@ import jsonschema
 import pytest
 import ray.autoscaler
 import yaml
-from kuberay import CLAIM, RAY_JOB, amount
+from kuberay import CLAIM, CRON_JOB, RAY_JOB, amount
 from ray.scripts.scripts import cli
 from shown import commands_of
 
 from fedray.clients.host import ShardHost
-from fedray.runtime.gauges import OF_A_RUN, RUN
+from fedray.runtime.gauges import CLAIM as OF_CLAIMS
+from fedray.runtime.gauges import OF_A_CLAIM, OF_A_RUN, RUN
 from fedray.scenario import Scenario
 from fedray.studies.sweep.sweep import Sweep
 
@@ -92,6 +93,29 @@ def test_the_sweep_runs_a_shipped_one_on_a_cluster_that_may_have_no_workers() ->
     assert volume["claimName"] == documents()[1]["metadata"]["name"]
     assert head["rayStartParams"]["num-cpus"] == "0"
     assert (workers["minReplicas"], workers["template"]["spec"]["restartPolicy"]) == (0, "Never")
+
+
+def test_the_nightly_job_has_only_known_keys_and_runs_the_line_of_cron_once() -> None:
+    """A failure is an answer, so nothing repeats it; two nights never append to one trace at once."""
+    (nightly,) = documents("cronjob.yaml")
+    jsonschema.validate(nightly, CRON_JOB)
+    job = nightly["spec"]["jobTemplate"]["spec"]
+    pod = job["template"]["spec"]
+    (container,) = pod["containers"]
+    assert (nightly["spec"]["concurrencyPolicy"], job["backoffLimit"]) == ("Forbid", 0)
+    assert pod["restartPolicy"] == "Never"
+    assert container["command"] == ["sh", "-c"]
+    shown = (ROOT / "docs" / "live.md").read_text(encoding="utf-8")
+    assert f"cd /srv/live && {container['args'][0]}\n" in shown
+    assert container["workingDir"] == container["volumeMounts"][0]["mountPath"]
+    (volume,) = pod["volumes"]
+    claim = documents()[1]["metadata"]["name"]
+    assert volume["persistentVolumeClaim"]["claimName"] == claim
+    head = groups_of(JOBS["rayjob.yaml"])[0]["template"]["spec"]
+    assert pod["securityContext"] == head["securityContext"]
+    assert container["image"] == head["containers"][0]["image"]
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**nightly, "scedule": ""}, CRON_JOB)
 
 
 def a_key_in_the_wrong_place(job: dict[str, Any]) -> None:
@@ -229,11 +253,12 @@ def test_the_dashboard_asks_for_every_gauge_and_for_no_other(small) -> None:
         name
         for panel in dashboard["panels"]
         for target in panel["targets"]
-        for name in re.findall(r"\bray_\w+", target["expr"])
+        for name in re.findall(r"\b(?:ray|fedray)_\w+", target["expr"])
     }
     of_shards = ShardHost(small(), [(0, small().population.devices)]).gauges()
     of_a_run = {f"ray_{RUN}_{name}" for name in OF_A_RUN}
-    assert asked == of_a_run | {f"ray_fedray_shard_{name}" for name in of_shards}
+    of_claims = {f"{OF_CLAIMS}_{name}" for name in OF_A_CLAIM}
+    assert asked == of_a_run | of_claims | {f"ray_fedray_shard_{name}" for name in of_shards}
     (run,) = [each for each in dashboard["templating"]["list"] if each["name"] == "run"]
     assert re.findall(r"\bray_\w+", run["query"]["query"])[0] in of_a_run
     assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
@@ -241,7 +266,7 @@ def test_the_dashboard_asks_for_every_gauge_and_for_no_other(small) -> None:
 
 def test_every_file_that_a_shown_command_names_exists() -> None:
     named = {word for line in SHOWN for word in shlex.split(line) if word.startswith("deploy/")}
-    files = {"Dockerfile", "ray-cluster.yaml", "rayjob.yaml", "rayjob-sweep.yaml"}
+    files = {"Dockerfile", "ray-cluster.yaml", "rayjob.yaml", "rayjob-sweep.yaml", "cronjob.yaml"}
     assert named == {f"deploy/{name}" for name in files}
     assert all((ROOT / name).is_file() for name in named)
 

@@ -101,8 +101,8 @@ def test_what_is_run_by_hand_still_runs(script: str, arguments: list[str], last:
         [sys.executable, BENCHMARKS / script, *arguments],
         capture_output=True,
         text=True,
-        # Four clusters start one after the other, each with 20 s of CPU time for imports and
-        # kernels: 100 s on two free cores, over 400 s beside four busy processes.
+        # Each size starts a cluster: 90 to 180 s in all at load 3, more beside busy
+        # processes.
         timeout=900,
         check=False,
     )

@@ -18,11 +18,13 @@ from document_schema import found_keys
 
 from fedray.audit.auditing import audit_trace
 from fedray.audit.claims import read_claim
+from fedray.audit.noise import PlannedNoise, PlannedRelease
 from fedray.audit.participation import Patterns
 from fedray.base.errors import InputError
 from fedray.base.part_done import Announcement
 from fedray.base.rounding import up
 from fedray.commands.studies.plan import _changed, _options, _remedy_commands
+from fedray.mechanisms.accounting.calibration import noise_multiplier_for
 from fedray.mechanisms.accounting.events import Gaussian
 from fedray.mechanisms.accounting.gdp import gdp_epsilon
 from fedray.mechanisms.identity import Identity
@@ -54,13 +56,17 @@ from fedray.studies.remedies import (
     NOISE,
     PERSON,
     TRADE,
-    noise_multiplier_for,
     remedies,
 )
 from fedray.studies.simulated import Truth
 from fedray.studies.what_ifs import WhatIf, what_ifs
 
 HERE = Placement(backend="in-process")
+
+
+def of_sensitivity(value: float) -> PlannedRelease:
+    """A release with noise of the server and this sensitivity."""
+    return PlannedRelease(PlannedNoise(), Identity(), value, 1)
 
 
 @pytest.fixture(autouse=True)
@@ -105,11 +111,16 @@ def test_the_search_ends_though_goals_starve_in_between() -> None:
 
 
 def without_simulations(monkeypatch, truth: Callable[[Scenario], Truth]) -> None:
-    """Plans take these outcomes of runs, and a sensitivity of 2 sqrt(k)."""
+    """Plans take these outcomes of runs, and a sensitivity of 2 sqrt(k) of their own BLT."""
+
+    def release_of(runs: planning._Runs, limits: MinSep, goal: int) -> PlannedRelease:
+        del goal
+        if runs.strategy is not None:
+            return PlannedNoise().release(runs.strategy, limits)
+        return of_sensitivity(2.0 * limits.max_participations**0.5)
+
     monkeypatch.setattr(planning, "simulated_limits", truth)
-    monkeypatch.setattr(
-        planning, "_sensitivity", lambda limits, *_: 2.0 * limits.max_participations**0.5
-    )
+    monkeypatch.setattr(planning._Runs, "release_of", release_of)
 
 
 def candidate(goal: int, epsilon: float | None = None, rounds: int = 12, **others) -> Candidate:
@@ -1223,7 +1234,9 @@ def test_half_of_the_rounds_has_the_noise_that_it_needs_and_a_margin() -> None:
         limits = {100: MinSep(200, 20, 10), 200: traded}[goal] if is_half else near.planned_limits
         return proposal(False, goal / 100, limits)
 
-    found = remedies(near, 1000, lambda limits: limits.max_participations**0.5, simulate)
+    found = remedies(
+        near, 1000, lambda limits, _: of_sensitivity(limits.max_participations**0.5), simulate
+    )
     by_key = {each.key: each for each in found}
     limits = {NOISE: (None, 20), HALF: (200, 10), HALF_TRADE: (200, 19)}
     for key, (rounds, k) in limits.items():
@@ -1235,7 +1248,9 @@ def test_half_of_the_rounds_has_the_noise_that_it_needs_and_a_margin() -> None:
     assert by_key[HALF_TRADE].report_goal == 200
     # The noise of a proposal that meets the target by itself stays.
     near = nearest_miss(0.5 * by_key[NOISE].noise_multiplier / 1.01, 24.0)
-    found = remedies(near, 1000, lambda limits: limits.max_participations**0.5, simulate)
+    found = remedies(
+        near, 1000, lambda limits, _: of_sensitivity(limits.max_participations**0.5), simulate
+    )
     assert [each.key for each in found if each.key == HALF_TRADE] == [HALF_TRADE]
 
 
@@ -1286,7 +1301,12 @@ def test_more_devices_are_proposed_again_if_the_plan_has_no_timer() -> None:
         is_third = len({each for each, _ in asked}) == 3
         return proposal(is_third, 3.0, near.planned_limits)
 
-    found = remedies(near, 1000, lambda limits: 2 * limits.max_participations**0.5 / 2, simulate)
+    found = remedies(
+        near,
+        1000,
+        lambda limits, _: of_sensitivity(2 * limits.max_participations**0.5 / 2),
+        simulate,
+    )
     (devices,) = [each for each in found if each.key == "population.devices"]
     assert devices.devices == asked[2][0]
     assert 1000 < asked[0][0] < asked[1][0] < asked[2][0]
@@ -1308,7 +1328,9 @@ def test_larger_rounds_are_tried_with_the_longest_timer_too() -> None:
         traded.append((hours, goal, needed))
         return proposal(hours == 96.0 and z >= needed, z, own)
 
-    found = remedies(near, 1000, sensitivity_of, simulate, [96.0])
+    found = remedies(
+        near, 1000, lambda limits, _: of_sensitivity(sensitivity_of(limits)), simulate, [96.0]
+    )
     (trade,) = [each for each in found if each.key == TRADE]
     assert {hours for hours, *_ in traded[:-2]} == {24.0}
     assert [hours for hours, *_ in traded[-2:]] == [96.0, 96.0]

@@ -8,7 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fedray.audit.noise import PlannedNoise, PlannedRelease
 from fedray.mechanisms.participation import MinSep
+from fedray.mechanisms.registry import Identity
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
 from fedray.studies import plan as planning
@@ -55,7 +57,11 @@ def simulated_by(monkeypatch, truth: Callable[[Scenario], Truth]) -> list[Scenar
 
     monkeypatch.setattr(planning, "simulated_limits", simulated_limits)
     monkeypatch.setattr(
-        planning, "_sensitivity", lambda limits, *_: 2.0 * limits.max_participations**0.5
+        planning._Runs,
+        "release_of",
+        lambda _, limits, __: PlannedRelease(
+            PlannedNoise(), Identity(), 2.0 * limits.max_participations**0.5, 1
+        ),
     )
     monkeypatch.setattr(planning._Planner, "what_ifs", lambda *_: ())
     return asked

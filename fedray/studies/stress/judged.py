@@ -10,7 +10,7 @@ B = A C^-1 and z the noise that was chosen:
     factor    z', the least noise multiplier that keeps E at s, over z
     error     z ||B||, the noise that the run had
     loss      s ||B||, the noise at mu = 1 (McMahan, Xu, Zhang 2024, section 3); if devices add the
-              noise, regrets are of z' z ||B|| instead, since discrete noise costs more than mu
+              noise, regrets are of z' ||B|| instead, since discrete noise costs more than mu
     regret    loss over the least of the kind's candidates, minus 1: at equal epsilon
     excess    error over that of the same candidate with its noise for E, minus 1
 
