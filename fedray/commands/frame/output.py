@@ -112,9 +112,7 @@ def _write_tables(path: Path, columns: str, settings: dict[str, str]) -> InputEr
     for number, table in enumerate(chosen):
         file = path.with_stem(f"{path.stem}-{number + 1}") if number else path
         written.append(_with_settings(table, settings))
-        content = written[-1].rendered(path.suffix[1:], file.stem)
-        if path.suffix == ".tex":
-            content = f"{_cited(written[-1])}{content}"
+        content = written[-1].rendered(path.suffix[1:], file.stem, _cited(written[-1]))
         write_output(file, content.encode(), f"table {str(file)!r}")
         print_files({"table": str(file.absolute())})
     if path.suffix == ".tex":
@@ -170,13 +168,12 @@ def _with_settings(table: Table, settings: dict[str, str]) -> Table:
 
 
 def _cited(table: Table) -> str:
-    """Returns a comment of LaTeX with the key that cites each kind of mechanism; empty without
-    any."""
+    """Returns a line of LaTeX that cites the work of each kind of mechanism; empty without any."""
     from fedray.report.works import keys_of_kinds
 
     keys = keys_of_kinds([table])
-    said = "; ".join(f"{kind} \\cite{{{key}}}" for kind, key in keys.items())
-    return f"% Mechanisms: {said}\n" if said else ""
+    said = "; ".join(f"{kind}~\\cite{{{key}}}" for kind, key in keys.items())
+    return f"Mechanisms: {said}." if said else ""
 
 
 def _add_references(file: Path, tables: list[Table]) -> None:
