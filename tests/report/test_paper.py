@@ -644,7 +644,7 @@ def test_a_column_that_says_in_what_rows_differ_cannot_be_left_out(
     table = Table.of("t", ["if x=1", "if x=2"], cells, subject=lambda each: Subject("p", each))
     monkeypatch.setattr("fedray.base.result.Result.tables", lambda self: [table])
     written = {}
-    for columns in ("rho, (b, k),condition", "rho, (b, k)"):
+    for columns in ("rho, (b, k),condition", '"rho, (b, k)", condition', "rho, (b, k)"):
         file = tmp_path / f"{len(written)}.csv"
         given = ("mechanism", "tree", *SETTING, "--table", str(file), "--columns", columns)
         code, _, err = fedray_command(*given)
@@ -654,6 +654,7 @@ def test_a_column_that_says_in_what_rows_differ_cannot_be_left_out(
     heads, err = written[2]
     assert heads[0] == "condition"
     assert "hides in which condition rows differ" in err
+    assert "add the column 'condition'" in err
 
 
 def test_a_caption_has_the_settings_of_the_command(fedray_command, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Printing of results, and files that commands write beside them."""
 
+import csv
 import json
 import re
 import shutil
@@ -129,8 +130,10 @@ def _chosen(tables: list[Table], columns: str) -> tuple[list[Table], InputError 
 
     headed = [each for each in tables if each.has_heading]
     heads = dict.fromkeys(name for each in headed for name in each.columns)
-    names: list[str] = []
-    parts = columns.split(",")
+    # Quotes hold a heading with commas together, as in CSV.
+    quoted = [e.strip() for e in next(csv.reader([columns], skipinitialspace=True))]
+    names = quoted if '"' in columns else []
+    parts = [] if names else columns.split(",")
     # A heading may have commas itself, as in "rho, (b, k)".
     while parts:
         texts = (",".join(parts[:end]).strip() for end in range(len(parts), 0, -1))
@@ -144,12 +147,13 @@ def _chosen(tables: list[Table], columns: str) -> tuple[list[Table], InputError 
         rule = f"{lacks} (tables were written with all columns)"
         remedy = f"choose from {', '.join(heads)}"
         return tables, InputError.of("columns", columns, rule, remedy)
-    for each in found:
-        if each.mixed:
-            rule = (
-                f"hides in which {each.mixed[0]} rows differ (tables were written with all columns)"
-            )
-            return tables, InputError.of("columns", columns, rule, "add the column that says it")
+    for table in headed:
+        own = table.chosen(names)
+        if own.columns and (mixed := own.mixed):
+            rule = f"hides in which {mixed[0]} rows differ (tables were written with all columns)"
+            wider = (name for name in table.columns if not table.chosen([*names, name]).mixed)
+            remedy = f"add the column {next(wider, 'that says it')!r}"
+            return tables, InputError.of("columns", columns, rule, remedy)
     return found, None
 
 

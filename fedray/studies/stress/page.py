@@ -13,7 +13,7 @@ from fedray.base.rounding import counted, given, significant, up
 from fedray.mechanisms.loss import LOSS_NAMES
 from fedray.report.figure import Axis, Figure, Mark, Series, file_name, needs_log
 from fedray.report.page import render_study
-from fedray.report.subject import Subject
+from fedray.report.subject import Subject, condition_of
 from fedray.report.table import CONDITIONS, NOT_PUBLISHED, RECOMMENDED, Table
 from fedray.report.works import of_kind
 from fedray.studies.compare import Comparison
@@ -96,13 +96,17 @@ def _trained_table(comparison: Comparison) -> Table:
     heads = ("mechanism", "estimate", "k")
     rows = tuple((*design_of(row[place]), *row[:place], *row[place + 1 :]) for row in table.rows)
     columns = (*heads, *table.columns[:place], *table.columns[place + 1 :])
+    of_rows = [dict(zip(heads, row, strict=False)) for row in rows]
+    named = [" and ".join(f"{head}={text}" for head, text in own.items()) for own in of_rows]
+    subjects = zip(table.row_subjects, named, strict=True)
     shown = tuple("difference from best" if each == difference else each for each in columns)
     short = tuple(tuple(c.replace(", too few to tell", " ?") for c in row) for row in rows)
     kind, estimate, k = design_of(comparison.ranked[0].label)
     best = f"from {kind}{f' for {estimate}, k {k}' if k else ''}"
     more = [("difference from best", best), ("?", "too few seeds to tell")]
     legend = (*more, *(each for each in table.legend if each[0] != difference))
-    return replace(table, columns=shown, rows=short, legend=legend)
+    of = tuple(replace(each, condition=condition_of([name])) for each, name in subjects)
+    return replace(table, columns=shown, rows=short, legend=legend, row_subjects=of)
 
 
 def _title(result: StressResult, rows: Iterable[StressRow]) -> str:
