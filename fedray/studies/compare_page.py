@@ -126,11 +126,12 @@ def _means_table(comparison: Comparison, metric: Metric) -> Table:
     subject = _subjects(comparison)
     of_means = "of a mean, half of its own 95 % interval (Student's, over seeds)"
     of_pair = f"of a difference, half of {comparison.simultaneous(metric.name)}"
-    at = f" at {comparison.privacy}" if comparison.privacy else ""
+    learned = _learned(comparison)
+    comma = "," if learned.endswith("train") else ""
+    at = f"{comma} at {comparison.privacy}" if comparison.privacy else ""
     at += " or without noise" if at and len(comparison.ranked) < len(comparison.groups) else ""
     return Table.of(
-        f"{metric.title.capitalize()}{metric.in_unit}{_learned(comparison)}{at}: "
-        f"{metric.better} is better",
+        f"{metric.title.capitalize()}{metric.in_unit}{learned}{at}: {metric.better} is better",
         comparison.groups,
         cells,
         method=(PAIRED,) if metric == comparison.metric else (),
