@@ -372,6 +372,14 @@ def size_and_seconds(scenario: Scenario) -> tuple[int, float]:
         return parameters, estimate.sample_seconds
 
 
+def check_model(scenario: Scenario) -> None:
+    """Raises InputError if the model of a scenario does not go with its data."""
+    build_index(scenario)
+    here = Placement(backend="in-process", trainers=1)
+    (trainer,) = start_trainers(scenario.for_trainers(), here, None)
+    trainer.worker.close()
+
+
 def rehearse(scenario: Scenario) -> None:
     """Raises InputError if a user's code, which must be trusted, would fail at once in training."""
     if scenario.training.enabled and scenario.training_files:
