@@ -5,7 +5,7 @@ of the reading. An append digests all files of the log, parses the new ones, and
 trace again from the kept rows and the new ones. So the result is what one import of everything
 gives, and only the sort is in proportion to the whole log. A file is parsed again from its start if
 its rows have another meaning now: a rounds file lists a round that it lacked before. All files are
-if a new one changes the columns, or their types, by which rows are compared.
+if one import could read old rows otherwise (`_reason_to_read_all`).
 """
 
 import base64
