@@ -264,9 +264,11 @@ def of_limits(
                 for each in limits.pairs or (participation,)
             ]
             # Each allowed pattern lies under a pair, and every pattern under a pair is allowed.
+            attained = max(under, key=lambda each: each.lower_bound)
             sensitivity = replace(
                 max(under, key=lambda each: each.value),
-                lower_bound=max(each.lower_bound for each in under),
+                lower_bound=attained.lower_bound,
+                worst_pattern=attained.worst_pattern,
             )
             changed = 1 if noise is None else most_changed(noise, limits.pairs or (participation,))
             rounds, participation = participation.rounds, None if limits.pairs else participation

@@ -6,7 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedray.audit.auditing import audit_trace
 from fedray.audit.claimed import joined
+from fedray.audit.claims import Claim
 from fedray.audit.forward import OUTER, largest_permitted
 from fedray.audit.guarantees import Limits, fitting, limits_at, of_limits
 from fedray.audit.noise import ServerNoise
@@ -15,7 +17,8 @@ from fedray.audit.rules import are_periods_kept
 from fedray.audit.waits import times_of
 from fedray.audit.zones import zone_hours_on
 from fedray.base.arrays import Float64Array
-from fedray.mechanisms import BLT, BandFHU, Identity, Toeplitz, Tree
+from fedray.base.rounding import up
+from fedray.mechanisms import BLT, BandFHU, Identity, Toeplitz, Tree, recent_rounds
 from fedray.mechanisms.accounting.events import StrategyRelease
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.strategy import Strategy
@@ -156,11 +159,11 @@ def largest_of(strategy: Strategy, patterns: list[tuple[int, ...]], rounds: int)
     return max(float(G[np.ix_(each, each)].sum()) ** 0.5 for each in patterns)
 
 
-def check_sensitivities(count: int) -> None:
+def check_sensitivities(count: int, has_program: bool = True) -> None:
     rng = np.random.default_rng(67)
     exact = dict.fromkeys(STRATEGIES, 0)
-    before: list[float] = []
-    now: list[float] = []
+    before: dict[str, list[float]] = {name: [] for name in STRATEGIES}
+    now: dict[str, list[float]] = {name: [] for name in STRATEGIES}
     known = 0
     for _ in range(count):
         times, given, zones = random_setting(rng)
@@ -210,21 +213,41 @@ def check_sensitivities(count: int) -> None:
             ]
             # No figure is above that of (b, k).
             assert found.value <= max(both) * (1 + 1e-9)
-            before.append(max(both) / true - 1)
-            now.append(found.value / true - 1)
-    print(
-        f"{known} of {count} with periods; exact {exact}; above brute force: by (b, k) median "
-        f"{np.median(before):.1%}, largest {max(before):.1%}; now {np.median(now):.1%}, "
-        f"{max(now):.1%}"
-    )
+            before[name].append(max(both) / true - 1)
+            now[name].append(found.value / true - 1)
+    print(f"{known} of {count} with periods; above brute force, median and largest:")
+    for name in STRATEGIES:
+        print(
+            f"  {name}: exact {exact[name]}; by (b, k) {np.median(before[name]):.1%}, "
+            f"{max(before[name]):.1%}; by the rules {np.median(now[name]):.1%}, "
+            f"{max(now[name]):.1%}"
+        )
     assert known > count // 2
-    assert all(exact[name] == known for name in ("identity", "band-fhu", "tree", "blt"))
-    # The test would see a figure that is too low.
-    assert max(before) > 0.2
+    if has_program:
+        assert all(exact[name] == known for name in ("identity", "band-fhu", "tree", "blt"))
+    else:
+        assert exact["blt"] < known
+    # Rules that were left out would be seen.
+    assert max(max(each) for each in before.values()) > 0.2
 
 
 def test_enforced_sensitivities_are_those_of_all_allowed_patterns() -> None:
     check_sensitivities(30)
+
+
+def test_bounds_on_enforced_sensitivities_are_never_below_those_of_allowed_patterns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(recent_rounds, "MOST_STATES", 0)
+    check_sensitivities(30, has_program=False)
+
+
+@pytest.mark.slow
+def test_bounds_on_enforced_sensitivities_are_never_below_in_300_settings(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(recent_rounds, "MOST_STATES", 0)
+    check_sensitivities(300, has_program=False)
 
 
 @pytest.mark.slow
@@ -279,6 +302,7 @@ def test_sensitivity_under_a_limit_of_two_is_that_of_the_rules() -> None:
     # One participation within hours is a wait, of which (b, k) say all.
     assert once.rules is None
     assert once.participation == MinSep(24, 4, 6)
+    assert twice.participation is not None
     assert twice.participation == MinSep(24, 1, 12)
     exact = of_limits("enforced", twice, BandFHU(bands=6), None, 1e-6, True).sensitivity
     assert exact is not None
@@ -288,12 +312,31 @@ def test_sensitivity_under_a_limit_of_two_is_that_of_the_rules() -> None:
     assert exact.worst_pattern[:4] == (0, 1, 4, 5)
 
 
+@pytest.mark.slow
+def test_the_documented_sensitivities_of_two_a_day_are_those_of_the_audit() -> None:
+    starts = HOUR * np.arange(2000.0)
+    policies = [{"kind": "most_per_period", "participations": 2, "hours": 24.0}]
+    limits = limits_at(scenario({"policies": policies}), starts, starts, starts)
+    text = (Path(__file__).parents[2] / "docs/participation.md").read_text()
+    for name, strategy in {
+        "`band-fhu`, 32 bands": BandFHU(bands=32),
+        "`tree`": Tree(),
+    }.items():
+        found = of_limits("enforced", limits, strategy, None, 1e-6, True).sensitivity
+        assert found is not None
+        assert limits.participation is not None
+        outer = strategy.participation_sensitivity(limits.participation).value
+        how = "exact" if found.is_exact else "a bound"
+        assert f"| {name} | {up(found.value, 2)}, {how} | {up(outer, 2)} |" in text
+
+
 def test_a_tree_of_many_rounds_under_a_limit_of_two_has_the_smaller_of_two_bounds() -> None:
     # More rounds than the program admits for a tree, whose columns are nowhere orthogonal.
     starts = HOUR * np.arange(300.0)
     policies = [{"kind": "most_per_period", "participations": 2, "hours": 4.0}]
     limits = limits_at(scenario({"policies": policies}), starts, starts, starts)
     assert limits.rules is not None
+    assert limits.participation is not None
     assert limits.participation == MinSep(300, 1, 150)
     found = of_limits("enforced", limits, Tree(), None, 1e-6, True).sensitivity
     assert found is not None
@@ -308,6 +351,32 @@ def test_a_tree_of_many_rounds_under_a_limit_of_two_has_the_smaller_of_two_bound
     assert not found.is_exact
     assert 0 < found.lower_bound <= found.value
     assert found.value == Tree().participation_sensitivity(apart).value
+
+
+@pytest.mark.slow
+def test_a_claimed_rho_holds_at_the_sensitivity_of_the_rules(tmp_path: Path) -> None:
+    policies = [{"kind": "most_per_period", "participations": 2, "hours": 4.0}]
+    value = scenario(
+        {"policies": policies},
+        rounds={"count": 24, "report_goal": 20, "min_minutes_between": 60.0, "max_days": 3.0},
+        availability={"model": "always_on"},
+        privacy={"mechanism": {"kind": "tree"}, "noise_multiplier": 2.0},
+    )
+    trace = simulate(value, HERE, tmp_path / "t")
+    found = audit_trace(trace).mechanisms[0].enforced
+    assert found.participation is not None
+    assert found.participation == MinSep(24, 1, 12)
+    assert found.may_rest_on
+    assert found.rho is not None
+    assert found.sensitivity is not None
+    assert found.sensitivity.is_exact
+    outer = Tree().participation_sensitivity(found.participation).value
+    assert found.sensitivity.value < 0.9 * outer
+    for rho, holds in ((found.rho * 1.001, True), (found.rho * 0.999, False)):
+        claim = Claim.model_validate(
+            {"mechanism": Tree(), "noise_multiplier": 2.0, "rho": rho, "delta": 1e-6}
+        )
+        assert audit_trace(trace, claim=claim).claim_holds == holds
 
 
 ZONES = (-7.0, 0.0, 5.5)
