@@ -31,6 +31,7 @@ def audit(
     until: int | None = None,
     slowest: float | None = None,
     hold: Path | None = None,
+    in_force: Path | None = None,
     mechanism: list[Path] | None = None,
     noise_multiplier: float | None = None,
     delta: float | None = None,
@@ -75,6 +76,7 @@ def audit(
         slowest (HOURS): most hours from one start of a round to the next, which a server keeps;
             without it, a timer limits no round to come
         hold (FILE): list of devices that must wait, to write as .csv or .parquet
+        in_force (TOML): list and rules that the server of a log enforces; docs/live.md
     Files to write:
         page (FILE): HTML page of the audit
         figures (DIR): folder for every figure of the page, as SVG and CSV
@@ -107,7 +109,7 @@ def audit(
         }
         audit_run_of_tasks(trace, about_one, delta, page, figures, verify, verbose, as_json)
         return
-    _check_until(until, claim, {"--slowest": slowest, "--hold": hold})
+    _check_until(until, claim, {"--slowest": slowest, "--hold": hold, "--in-force": in_force})
     if statement is not None and show_devices:
         raise InputError("--statement is for publication; leave out --show-devices")
     if evidence is not None:
@@ -118,7 +120,7 @@ def audit(
         )
     if until is not None:
         for_now = {"--statement": statement, "--events": events, "--evidence": evidence}
-        _print_outlook(result, until, slowest, hold, page, figures, as_json, for_now)
+        _print_outlook(result, until, slowest, hold, in_force, page, figures, as_json, for_now)
         return
     # The page of a long trace takes its time, and its reader wants the verdict.
     if not as_json:
@@ -163,6 +165,7 @@ def _print_outlook(
     until: int,
     slowest: float | None,
     hold: Path | None,
+    in_force: Path | None,
     page: Path | None,
     figures: Path | None,
     as_json: bool,
@@ -176,18 +179,21 @@ def _print_outlook(
         until: planned number of rounds.
         slowest: most hours from one start of a round to the next.
         hold: file of the devices that must wait, if any.
+        in_force: file of the rules in force of a log, if any.
         page: file of the page, if any.
         figures: folder of the figures, if any.
         as_json: whether to print one JSON object.
         for_now: options about the released rounds only, by flag; they must not be given.
     """
+    from fedray.audit.live.in_force import read_in_force
     from fedray.audit.live.outlook import State, look_ahead
 
     given = [flag for flag, value in for_now.items() if value is not None]
     if given:
         raise InputError(f"{given[0]} is about the released rounds; leave it out, or --until")
     with progress_line("looking ahead"):
-        outlook = look_ahead(audit, until, slowest)
+        enforced = None if in_force is None else read_in_force(in_force)
+        outlook = look_ahead(audit, until, slowest, enforced)
     if not as_json:
         print_result(outlook, as_json=False)
     written = write_shown(outlook, page, figures)
