@@ -434,7 +434,10 @@ def test_any_number_of_metrics_are_those_of_plain_torch_on_the_same_examples() -
 @pytest.mark.parametrize(
     ("further", "words"),
     [
-        ({fedray.Metric("loss", "", "lower"): top3}, "^further='loss' names two metrics; rename one"),
+        (
+            {fedray.Metric("loss", "", "lower"): top3},
+            "^further='loss' names two metrics; rename one",
+        ),
         (
             {fedray.Metric("mean", "", "lower"): lambda scores, targets: scores.mean()},
             r"^further='mean' gave float32 \[\] and weights float32 \[\]; give a value for each exam",
