@@ -48,10 +48,10 @@ from fedray.report.progress import show_progress as show_progress
 from fedray.runs.answers import Answers as Answers
 from fedray.runs.answers import answer as answer
 from fedray.runs.calibrated import calibrated as calibrated
-from fedray.runs.learning import train as train
 from fedray.runs.learning import train_many as train_many
 from fedray.runs.pipeline import resume_run as resume_run
 from fedray.runs.pipeline import run_scenario as run_scenario
+from fedray.runs.pipeline import train as train
 from fedray.runs.simulation import simulate as simulate
 from fedray.runtime.placement import Placement as Placement
 from fedray.runtime.tasks import run_jobs as run_jobs

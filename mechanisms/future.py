@@ -43,20 +43,34 @@ class Window(NamedTuple):
         # Two participations may be in different windows if the later one may come `seconds` later.
         since = np.minimum.accumulate(earliest[::-1])[::-1]
         until = np.maximum.accumulate(latest)
-        return cls(np.searchsorted(since, until - seconds, side="right"), most)
+        return cls(np.searchsorted(since + seconds, until, side="right"), most)
 
     @classmethod
-    def of_days(cls, starts: Float64Array, utc_offset_seconds: float, most: int, zone: int) -> Self:
+    def of_days(
+        cls,
+        earliest: Float64Array,
+        utc_offset_seconds: float,
+        most: int,
+        zone: int,
+        latest: Float64Array | None = None,
+    ) -> Self:
         """Returns the local calendar days of the devices of a zone.
 
         Args:
-            starts: start of each round, [R seconds], at time 0 of which it is midnight in UTC.
+            earliest: earliest time of a participation in each round, [R seconds], at time 0 of
+                which it is midnight in UTC.
             utc_offset_seconds: local time minus UTC.
             most: largest number of participations within a day.
             zone: number of the zone.
+            latest: latest time of the same, [R seconds]; None if both are the round's start.
         """
-        days = np.floor((np.maximum.accumulate(starts) + utc_offset_seconds) / 86400.0)
-        return cls(np.searchsorted(days, days, side="left"), most, zone)
+        latest = earliest if latest is None else latest
+        since = np.minimum.accumulate(earliest[::-1])[::-1]
+        until = np.maximum.accumulate(latest)
+        first_day, last_day = (
+            np.floor((each + utc_offset_seconds) / 86400.0) for each in (since, until)
+        )
+        return cls(np.searchsorted(first_day, last_day, side="left"), most, zone)
 
 
 @dataclass(frozen=True, eq=False)

@@ -58,8 +58,8 @@ class NextWord(TextModel):
         tokens = fields.get("tokens")
         if tokens is None or tokens.values != WORDS + 1:
             raise ScenarioError(
-                "training.task='next_word' needs data.kind='language'; choose keyboard_lstm "
-                "for other text"
+                "training.task='next_word' needs data.kind='language'; set that, or choose "
+                "keyboard_lstm for other text, and logistic, mlp or image_cnn for classes"
             )
         super().__init__(tokens, _PARAMETERS, seed)
         self.metrics = tuple(each for each in self.metrics if each.name in ("loss", "accuracy"))

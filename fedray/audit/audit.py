@@ -121,6 +121,8 @@ class Audit(DrawnResult):
     """Scenario of the run; None for an imported log."""
     claim: NotInJson[Claim | None]
     """The claim, or None."""
+    ensured: NotInJson[str | None]
+    """Digest of the claim that the run had to ensure, or None."""
     given_instead: NotInJson[tuple[str, ...]]
     """Arguments that take the place of the claim that the run had to ensure, which is not checked
     then; empty without such a claim, and if it is checked."""
@@ -232,7 +234,7 @@ class Audit(DrawnResult):
         """All that was released, under each trust model of a question, in the scenario's order."""
         used = self.mechanisms[0] if self.mechanisms else None
         of_run = (self.answers or (), self.scenario, self.no_guarantee)
-        return releases_of(self.basis, self.trust, used, *of_run)
+        return releases_of(self.basis, self.trust, used, *of_run, self.ensured)
 
     @cached_property
     def observers(self) -> IfAny[tuple[Observer, ...] | None]:

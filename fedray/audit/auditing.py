@@ -176,6 +176,7 @@ def audit_trace(
         exclusions=exclusions,
         scenario=subject.scenario,
         claim=claim,
+        ensured=(_recorded_claim(released) or {}).get("digest"),
         given_instead=instead,
         corrected=corrected,
         trust=subject.trust,

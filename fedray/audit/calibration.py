@@ -22,15 +22,16 @@ from fedray.audit.noise import (
 from fedray.audit.questions import vocabulary_cost
 from fedray.audit.verdict import on_joined_ids
 from fedray.base.document import Document, InPlace, Key, Keys
-from fedray.base.errors import InputError
+from fedray.base.errors import InputError, ScenarioError
 from fedray.base.result import Result
 from fedray.base.rounding import given, up
-from fedray.mechanisms.accounting.calibration import check_one_target
+from fedray.mechanisms.accounting.calibration import PRECISION, check_one_target
 from fedray.mechanisms.accounting.clip_count import count_noise_multiplier
 from fedray.mechanisms.accounting.events import MinSepSampled
 from fedray.mechanisms.accounting.gdp import gaussian_epsilon
 from fedray.mechanisms.strategy import Strategy
 from fedray.scenario import Scenario
+from fedray.scenario.privacy import TARGETS
 from fedray.trace.imported import ImportedTrace, open_trace
 from fedray.trace.reader import Trace
 
@@ -191,6 +192,15 @@ def calibrate_trace(
         )
         return CalibratedGuarantee(z, replace(of, event=event, reason=reason))
 
+    found = {
+        "claimed": None if claim is None else calibrated(audit.corrected_claim or audited.claimed),
+        "enforced": calibrated(audited.enforced),
+        "observed": calibrated(audited.observed, f"{KNOWN_AFTERWARDS}; {audited.observed.reason}"),
+    }
+    of_scale = {}
+    if released is not None and audited.is_own:
+        known = (each.noise_multiplier for each in found.values() if each is not None)
+        of_scale = dict.fromkeys(limit_of_scale(released, z) for z in known if z is not None)
     return TraceCalibration(
         path=audit.path,
         digest=audit.digest,
@@ -199,11 +209,33 @@ def calibrate_trace(
         target_rho=rho,
         delta=used_delta,
         run_noise_multiplier=audited.noise_multiplier if audited.is_own else None,
-        claimed=None if claim is None else calibrated(audit.corrected_claim or audited.claimed),
-        enforced=calibrated(audited.enforced),
-        observed=calibrated(audited.observed, f"{KNOWN_AFTERWARDS}; {audited.observed.reason}"),
-        notes=(*_notes(audit), *(each.text for each in other_tasks(opened))),
+        **found,
+        notes=(
+            *_notes(audit),
+            *(each.text for each in other_tasks(opened)),
+            *filter(None, of_scale),
+        ),
     )
+
+
+def limit_of_scale(scenario: Scenario, noise_multiplier: float) -> str:
+    """Returns a sentence if the scale of `privacy.trust` refuses a calibrated noise multiplier, or
+    the next smaller one, which the target may allow; else an empty string."""
+
+    def refusal(z: float) -> str:
+        own = {"noise_multiplier": z, **dict.fromkeys(TARGETS)}
+        privacy = scenario.privacy.model_copy(update=own)
+        try:
+            scenario.model_copy(update={"privacy": privacy}).check_scale()
+        except ScenarioError as error:
+            return str(error)
+        return ""
+
+    if found := refusal(noise_multiplier):
+        return f"No run can have that noise: {found}."
+    if found := refusal(noise_multiplier * (1 - 4 * PRECISION)):
+        return f"The scale decides the noise multiplier, not the target: {found}."
+    return ""
 
 
 def check_only_models(scenario: Scenario, name: str) -> None:

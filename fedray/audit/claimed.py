@@ -69,4 +69,4 @@ def joined(enforced: Limits, claimed: Limits, rounds: int) -> Limits:
     both = fitting(participation.rounds, b, k)
     pairs = [(each.min_sep, each.max_participations) for each in claimed.pairs]
     reason = f"{claimed.reason}; enforced: {enforced.reason}"
-    return Limits(both, reason, pairs=tightened(pairs, both))
+    return Limits(both, reason, pairs=tightened(pairs, both), rules=enforced.rules)

@@ -13,6 +13,7 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 
+from fedray.audit.forward import Period, future_of, largest_permitted
 from fedray.audit.members import are_members
 from fedray.audit.noise import DeviceNoise, Noise, changed_rounds, most_changed, released
 from fedray.audit.participation import Patterns
@@ -20,8 +21,8 @@ from fedray.audit.rules import ROUND_TIMES, Rule, are_periods_kept, rules_of
 from fedray.audit.schedule import following_rounds
 from fedray.audit.sensitivity import TraceSensitivity
 from fedray.audit.waits import waits_between
-from fedray.audit.zones import DAY, zone_hours_of
-from fedray.base.arrays import Float64Array, Int64Array
+from fedray.audit.zones import zone_hours_of
+from fedray.base.arrays import Float64Array
 from fedray.base.document import Document, InJson, Key, Keys, NotInJson
 from fedray.base.rounding import counted, down, shown_min_sep
 from fedray.mechanisms.accounting.accountants import epsilon_of
@@ -29,6 +30,7 @@ from fedray.mechanisms.accounting.clip_count import with_counts
 from fedray.mechanisms.accounting.events import Event, EventRefused, StrategyRelease
 from fedray.mechanisms.accounting.gdp import mu_of
 from fedray.mechanisms.accounting.zcdp import rho_of
+from fedray.mechanisms.continuation import Future
 from fedray.mechanisms.participation import MinSep, most_of_device
 from fedray.mechanisms.strategy import Sensitivity, Strategy
 from fedray.scenario import Scenario
@@ -65,30 +67,6 @@ REPEATED = (
 exact all the same."""
 
 
-OUTER = (
-    "an upper bound, since the rules allow fewer patterns than these (min-sep, participations) "
-    "figures"
-)
-
-
-class Period(NamedTuple):
-    """A largest number of participations of a device in any half-open window of some length, or on
-    a calendar day of one time zone."""
-
-    most: int
-    """The largest number."""
-    seconds: float = 0.0
-    """Length of the window; 0 for a calendar day."""
-    offset: float = 0.0
-    """Local time minus that of the rounds, seconds, for a calendar day."""
-
-    def ends(self, begins: Float64Array) -> Float64Array:
-        """Returns the ends [n] of the last periods that contain some times [n]."""
-        if self.seconds:
-            return begins + self.seconds
-        return (np.floor((begins + self.offset) / DAY) + 1.0) * DAY - self.offset
-
-
 class ClaimedPeriods(NamedTuple):
     """A claimed limit of a log on participations within a period."""
 
@@ -112,8 +90,9 @@ class Limits:
     pairs: tuple[MinSep, ...] = ()
     """Frontier within the participation: each device keeps at least one of them; empty if all keep
     one participation."""
-    is_outer: bool = False
-    """Whether the rules allow less than the participation, so that figures from it are bounds."""
+    rules: Future | None = None
+    """Rules of the same rounds that devices keep beside the participation; None if the
+    participation says all that is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,23 +259,22 @@ def of_limits(
             # 2022, Theorem 2.1).
             under = [
                 strategy.participation_sensitivity(each)
+                if limits.rules is None
+                else largest_permitted(strategy, limits.rules, each)
                 for each in limits.pairs or (participation,)
             ]
             # Each allowed pattern lies under a pair, and every pattern under a pair is allowed.
+            attained = max(under, key=lambda each: each.lower_bound)
             sensitivity = replace(
                 max(under, key=lambda each: each.value),
-                lower_bound=max(each.lower_bound for each in under),
+                lower_bound=attained.lower_bound,
+                worst_pattern=attained.worst_pattern,
             )
-            if limits.is_outer:
-                sensitivity = replace(
-                    sensitivity,
-                    is_exact=False,
-                    theorem=f"{sensitivity.theorem}; {OUTER}",
-                    lower_bound=0.0,
-                )
             changed = 1 if noise is None else most_changed(noise, limits.pairs or (participation,))
             rounds, participation = participation.rounds, None if limits.pairs else participation
-            event = event_of(strategy, rounds, sensitivity, participation, noise, changed)
+            # Under rules, the sensitivity need not cover all patterns of the participation.
+            covered = participation if limits.rules is None else None
+            event = event_of(strategy, rounds, sensitivity, covered, noise, changed)
         except ValueError as error:  # unproven
             reason = f"{limits.reason}; {error}"
     return Guarantee(
@@ -326,8 +304,8 @@ def event_of(
         strategy: the mechanism.
         rounds: number of released rounds.
         sensitivity: sensitivity to account for.
-        participation: participation that the sensitivity covers; None if it belongs to single
-            patterns.
+        participation: participation that the sensitivity covers; None if it covers fewer patterns
+            than one.
         noise: noise of the run.
         changed: largest number of rounds whose sums a device changes, for noise of devices.
     """
@@ -439,74 +417,36 @@ def allowed(
     timer_seconds: float,
     round_separation: int = 0,
     most: int | None = None,
-    periods: Sequence[Period] = (),
 ) -> MinSep:
-    """Returns the tightest (b, k) that a timer, a separation in rounds, a cap on participations and
-    limits within periods ensure.
+    """Returns the tightest (b, k) that a timer, a separation in rounds and a cap on participations
+    ensure.
 
     A device that takes part in round r starts its timer at `earliest[r]` [n seconds] or later. It
     takes part in round s at `latest[s]` [n seconds] or before, and only once the timer has run out.
     So s may follow r only if `latest[s] >= earliest[r] + timer_seconds` and `s >= r +
-    round_separation`. The least s - r of such a pair is b. The longest chain of rounds in which
-    each may follow the one before is k; going to the earliest permitted round each time gives it,
-    because the earliest permitted round never falls as r grows. It is at most floor(duration /
-    timer_seconds) + 1.
-
-    A limit of m within a period lets s follow the m-th participation before it, in round r, only if
-    `latest[s]` is not before the end of the period that begins with `earliest[r]`. The same holds
-    for it: the earliest permitted round gives the longest chain.
+    round_separation`. Rounds of a log may overlap, and a device may be in a later round first, so
+    the timer of every later round counts too.
     """
-    n = earliest.size
-    rounds = np.arange(n)
-    # Rounds of a log may overlap, and a device may be in a later round first, so the timer of every
-    # later round counts too.
-    earliest = np.minimum.accumulate(earliest[::-1])[::-1]
-    # Without a separation a device may be in the next round, but not twice in the same one.
-    following = np.maximum(rounds + 1, rounds + round_separation)
-    # The first round whose running maximum reaches a time is the first that reaches it.
-    reached = np.maximum.accumulate(latest)
-    if timer_seconds > 0:
-        in_time = np.searchsorted(reached, earliest + timer_seconds, side="left")
-        following = np.maximum(following, in_time)
-    after = [(each.most, np.searchsorted(reached, each.ends(earliest))) for each in periods]
-    return tightest(following, most, after)
+    return tightest(future_of(earliest, latest, timer_seconds, round_separation, most))
 
 
-def tightest(
-    following: Int64Array,
-    most: int | None = None,
-    after: Sequence[tuple[int, Int64Array]] = (),
-) -> MinSep:
-    """Returns the tightest (b, k) if a device in round r may next take part in round
-    `following[r]`.
+def tightest(rules: Future) -> MinSep:
+    """Returns the tightest (b, k) that contains all patterns of the devices of any zone under rules
+    in recorded rounds.
 
-    Args:
-        following: [n]; n for rounds after which a device may not return.
-        most: largest number of participations of a device; None for any.
-        after: pairs (m, rounds [n]): the m-th participation after one in round r is in round
-            `rounds[r]` or later. The rounds never fall.
+    The least difference between a round and the first one that may follow it is b. Returning as
+    early as permitted gives the longest pattern, k: of any other pattern, each round comes no
+    earlier. It is at most floor(duration / timer) + 1.
     """
-    n = following.size
+    n = rules.rounds
     rounds = np.arange(n)
-    for step, later in after:
-        if step == 1:
-            following = np.maximum(following, later)
-    # Recorded times may overlap; this errs on the safe side.
-    following = np.minimum.accumulate(following[::-1])[::-1]
-    inside = following < n
-    # If no device may return, b is n: no two rounds are further apart.
-    b = int((following - rounds)[inside].min(initial=n))
-    # Returning as early as permitted gives the longest chain; see `allowed`.
-    chain, at = [0], int(following[0])
-    while at < n:
-        chain.append(at)
-        at = max(
-            int(following[at]),
-            *(int(later[chain[-step]]) for step, later in after if len(chain) >= step),
-            0,
-        )
-    k = len(chain)
-    return fitting(n, b, k if most is None else min(k, most))
+    b, k = n, 1
+    for each in rules.rules:
+        following = each.barred[0, :n]
+        # If no device may return, b is n: no two rounds are further apart.
+        b = int((following - rounds)[following < n].min(initial=b))
+        k = max(k, len(each.earliest(())))
+    return fitting(n, b, k)
 
 
 def _limits_of_run(
@@ -531,13 +471,7 @@ def _limits_of_run(
     most = min((rule.most for rule in rules if rule.most is not None), default=None)
     seconds = max((rule.seconds for rule in rules), default=0.0)
     separation = max((rule.separation for rule in rules), default=0)
-    # A device is in one time zone for the whole run, and the worst zone counts.
-    in_zones = [
-        allowed(*times, seconds, separation, most, periods)
-        for periods in _periods_of(rules, scenario)
-    ]
-    participation = loosest(in_zones)
-    is_outer = any(rule.most_within > 1 for rule in rules) or len(set(in_zones)) > 1
+    permitted = future_of(*times, seconds, separation, most, _periods_of(rules, scenario))
     assumptions = [
         "The times of the rounds are as recorded, and do not depend on what a single device holds."
     ]
@@ -554,7 +488,12 @@ def _limits_of_run(
             "no rule that ensures anything was in force, so a device might have taken part in "
             f"each of the {n:,} rounds"
         )
-    return Limits(participation, "; ".join(reasons), tuple(assumptions), is_outer=is_outer)
+    return Limits(
+        tightest(permitted),
+        "; ".join(reasons),
+        tuple(assumptions),
+        rules=permitted if permitted.windows else None,
+    )
 
 
 def _periods_of(rules: Sequence[Rule], scenario: Scenario) -> list[tuple[Period, ...]]:
@@ -566,15 +505,6 @@ def _periods_of(rules: Sequence[Rule], scenario: Scenario) -> list[tuple[Period,
         tuple(Period(rule.most_within, rule.within_seconds, 3600.0 * hours) for rule in limiting)
         for hours in zones
     ]
-
-
-def loosest(each: Sequence[MinSep]) -> MinSep:
-    """Returns the tightest participation that contains several of the same rounds."""
-    return fitting(
-        each[0].rounds,
-        min(one.min_sep for one in each),
-        max(one.max_participations for one in each),
-    )
 
 
 def _limits_of_uploads(scenario: Scenario, opened: Float64Array) -> Limits:
@@ -614,7 +544,8 @@ def _limits_of_uploads(scenario: Scenario, opened: Float64Array) -> Limits:
         reason += f", and between {windows:,} upload windows devices keep {kept}"
     kept_by_all = f"Every device kept the rules: {named}."
     assumptions = (kept_by_all,) if rules and windows > 1 else ()
-    return Limits(tightest(following, most), reason, assumptions)
+    permitted = Future(0, opened.size, following, most)
+    return Limits(tightest(permitted), reason, assumptions)
 
 
 def _limits_of_log(
@@ -650,19 +581,19 @@ def _limits_of_log(
     # A time that is rounded up may belong to the day before.
     earliest = times[0] if periods is None else times[0] - trace.time_step
     seconds = 3600.0 * (timer or 0.0)
-    in_zones = [allowed(earliest, times[1], seconds, periods=each) for each in zones]
+    permitted = future_of(earliest, times[1], seconds, zones=zones)
     named = [f"timer of {timer:g} h"] if timer else []
     named += [f"limit of {periods.text}"] if periods is not None else []
     rules = " and the claimed ".join(named)
     return Limits(
-        loosest(in_zones),
+        tightest(permitted),
         f"it follows from the claimed {rules} and the recorded times of the rounds",
         (
             f"Every device kept the claimed {rules}. The log cannot show what was enforced.",
             "No participation in a round came before the first or after the last time that is "
             "recorded of that round.",
         ),
-        is_outer=any(each.most > 1 for zone in zones for each in zone) or len(set(in_zones)) > 1,
+        rules=permitted if permitted.windows else None,
     )
 
 

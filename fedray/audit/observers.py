@@ -22,7 +22,7 @@ from fedray.audit.noise import DeviceNoise, Noise, ServerNoise
 from fedray.audit.participation import Patterns
 from fedray.audit.questions import ONLY_ANSWERS, AnswerPrivacy, repeated, vocabulary_cost
 from fedray.base.document import Document
-from fedray.base.errors import InputError
+from fedray.base.errors import InputError, shown
 from fedray.base.rounding import given
 from fedray.encoding.tables import MALICIOUS_SHARE, DeviceNoiseTable, DevicesTrust, ModularTable
 from fedray.mechanisms.accounting.accountants import epsilon_of
@@ -90,7 +90,8 @@ class Observer(Document):
     shuffler of reports."""
     trust: str
     """Kind of trust: server, devices, enclave, shuffled or local; with a question or a private
-    vocabulary, that of each release."""
+    vocabulary, that of each release. Two trust models of one kind have the parameters in which they
+    differ, too."""
     sees: str
     """Data that the party sees."""
     protected_by: str
@@ -128,6 +129,9 @@ class Part(NamedTuple):
     """Reports of the release, if it is of shuffled ones."""
     windows: int = 1
     """Number of windows in which the device sent one."""
+    differs: str = ""
+    """Parameters in which it differs from other trust models of its kind, such as
+    " (least_devices=100)"; empty without such models."""
 
     @property
     def devices(self) -> int:
@@ -241,13 +245,19 @@ class Releases:
     """Largest share of malicious devices under which a store keeps its secrets."""
     is_stated: bool = True
     """Whether the verdict is about these trust models, of which a question may have several."""
+    ensured: str | None = None
+    """Digest of the claim that the run had to ensure; None without one."""
 
     @property
     def trust(self) -> str:
-        """Kind of trust; of each release, if there are several."""
+        """Kind of trust, with the parameters in which those of one kind differ; of each release, if
+        there are several."""
+        kinds = [f"{each.trust}{each.differs}" for each in self.parts]
         if len(self.parts) == 1:
-            return self.parts[0].trust
-        return ", ".join(f"{each.name} {each.trust}" for each in self.parts)
+            return kinds[0]
+        return ", ".join(
+            f"{part.name} {kind}" for part, kind in zip(self.parts, kinds, strict=True)
+        )
 
     @property
     def contents(self) -> str:
@@ -323,9 +333,14 @@ class Releases:
     def _reason(self, name: str, malicious: float) -> str:
         recipients = self.recipients
         reasons = {each.name: each.reason(name, malicious, recipients) for each in self.parts}
+        text = "; ".join(f"{part}: {text}" for part, text in reasons.items())
         if len({*reasons.values()}) == 1:
-            return next(iter(reasons.values()))
-        return "; ".join(f"{part}: {text}" for part, text in reasons.items())
+            text = next(iter(reasons.values()))
+        # An enclave keeps the policy by which it was started.
+        if name in (OPERATOR, SYBILS) and any(each.trust == "enclave" for each in self.parts):
+            claim = f"the claim {self.ensured[:12]}" if self.ensured else "no claim"
+            text += f"; {claim} was ensured"
+        return text
 
 
 def releases_of(
@@ -335,6 +350,7 @@ def releases_of(
     answers: Sequence[AnswerPrivacy],
     scenario: Scenario | None,
     no_guarantee: str | None,
+    ensured: str | None,
 ) -> tuple[Releases, ...]:
     """Returns the releases of a run: one for each trust model of its question, in the order of the
     scenario, or one without a question. Empty without a trust.
@@ -346,6 +362,7 @@ def releases_of(
         answers: privacy of the answers and of a private vocabulary.
         scenario: scenario of the run; None for a log.
         no_guarantee: reason for having no privacy figures of a model, or None.
+        ensured: digest of the claim that the run had to ensure, or None.
     """
     if trust is None:
         return ()
@@ -371,16 +388,19 @@ def releases_of(
             if has_model
             else tuple(_of_answers(*each) for each in zip(answers, plans[:1], strict=False))
         )
-        return (Releases(parts, None, 0.0, why or "", is_silent, share),)
+        return (Releases(parts, None, 0.0, why or "", is_silent, share, ensured=ensured),)
     rests_on = f"{stated.name}: {basis.condition}"
     if not basis.answers:
         parts = (of_model(stated.event),)
-        return (Releases(parts, stated.epsilon, stated.delta, rests_on, False, share),)
-    found, own, left = list[Releases](), list[Part](), iter(plans)
+        of_model_only = (stated.epsilon, stated.delta, rests_on, False, share)
+        return (Releases(parts, *of_model_only, ensured=ensured),)
+    found, own = list[Releases](), list[Part]()
+    left = zip(plans, _differences(scenario), strict=True)
     for row in answers:
         # The answers of a trust model, and then the same with the model.
         if (row.basis, row.unit) == (stated.name, "device"):
-            own = [_of_answers(row, next(left))]
+            plan, differs = next(left)
+            own = [_of_answers(row, plan)._replace(differs=differs)]
         if not any(row is each for each in basis.answers):
             continue
         parts = [*own]
@@ -389,7 +409,7 @@ def releases_of(
             parts.insert(0, of_model(model.event))
             if vocabulary is not None:
                 parts.append(_part("vocabulary", vocabulary.trust, read_event(vocabulary.event)))
-        of_row = (row.epsilon, row.delta, rests_on, False, share, row is basis.answers[0])
+        of_row = (row.epsilon, row.delta, rests_on, False, share, row is basis.answers[0], ensured)
         found.append(Releases(tuple(parts), *of_row))
     return tuple(found)
 
@@ -413,6 +433,21 @@ def _plans(scenario: Scenario) -> Sequence[Plan]:
     """Returns the mechanisms of a run's question, one for each trust model."""
     analytics = scenario.analytics
     return () if analytics is None else analytics.plans(scenario.rounds.least_accepted)
+
+
+def _differences(scenario: Scenario | None) -> list[str]:
+    """Returns, for each trust model of a run's question, the parameters in which it differs from
+    others of its kind, in parentheses; an empty string without others."""
+    analytics = None if scenario is None else scenario.analytics
+    models = () if analytics is None else analytics.trust
+    found = list[str]()
+    for each in models:
+        own = each.model_dump()
+        alike = [other.model_dump() for other in models if other.kind == each.kind]
+        names = [key for key in own if any(other[key] != own[key] for other in alike)]
+        values = ", ".join(f"{key}={shown(own[key])}" for key in names)
+        found.append(f" ({values})" if values else "")
+    return found
 
 
 def _part(name: str, trust: str, event: Event | None) -> Part:

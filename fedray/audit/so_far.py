@@ -53,8 +53,9 @@ def bound_so_far(scenario: Scenario, rounds: RoundsSoFar) -> Guarantee:
         is None, and it has the reason.
     """
     # The times of later rounds do not matter: C is lower triangular, and a pattern of the rounds so
-    # far is a pattern of the whole run that ends here.
-    bounds = bounds_under(scenario, limits_at(scenario, *rounds))
+    # far is a pattern of the whole run that ends here. (b, k) suffices: the smaller figure of rules
+    # within periods may take seconds, and this one is wanted again and again.
+    bounds = bounds_under(scenario, replace(limits_at(scenario, *rounds), rules=None))
     return max(bounds, key=lambda each: math.inf if each.epsilon is None else each.epsilon)
 
 

@@ -34,23 +34,21 @@ def answer(
         trace: directory of a run whose scenario has the table analytics
         vocabulary (FILE): file of the words that the first trust model found in the last window
         top (N): rows to show of an answer, the largest estimates first
-        ensure (TOML): claim that the rules and the trace must ensure, or nothing is answered; it is
-            not recorded
+        ensure (TOML): claim that the rules and the trace must ensure, or nothing is answered; its
+            digest is recorded
         rows (FILE): CSV of all rows of all windows and trust models, with their intervals
     """
     from pyarrow.csv import write_csv
 
     from fedray.audit.claims import read_claim
     from fedray.runs.answers import answer as answer_of
-    from fedray.runs.ensured import check_trace
     from fedray.runs.learning import scenario_of
     from fedray.trace.reader import Trace
 
     opened = Trace.open(trace)
     scenario = scenario_of(opened).with_overrides(*overrides) if overrides else None
-    if ensure is not None:
-        check_trace(read_claim(ensure), opened, scenario or scenario_of(opened))
-    found = answer_of(opened, scenario=scenario, trust_code=trust_code)
+    claim = None if ensure is None else read_claim(ensure)
+    found = answer_of(opened, scenario=scenario, trust_code=trust_code, ensure=claim)
     # A question that was not the run's own is not recorded with it.
     written = {} if overrides else {"answer": str(found.write())}
     if top < 1:

@@ -34,6 +34,7 @@ def audit(
     until: int | None = None,
     slowest: float | None = None,
     hold: Path | None = None,
+    in_force: Path | None = None,
     history: Path | None = None,
     night: str | None = None,
     gauges: Path | None = None,
@@ -81,6 +82,7 @@ def audit(
         slowest (HOURS): most hours from one start of a round to the next, which a server keeps;
             without it, a timer limits no round to come
         hold (FILE): list of devices that must wait, to write as .csv or .parquet
+        in_force (TOML): list and rules that the server of a log enforces; docs/live.md
         history (FILE): JSON Lines with a line for each night, to extend; the page shows them
         night (DATE): day of that line, such as 2026-11-29; default: today in UTC
         gauges (FILE): gauges for Prometheus' node_exporter, to write as .prom
@@ -119,6 +121,7 @@ def audit(
     about_rounds_to_come = {
         "--slowest": slowest,
         "--hold": hold,
+        "--in-force": in_force,
         "--history": history,
         "--night": night,
         "--gauges": gauges,
@@ -135,7 +138,7 @@ def audit(
         )
     if until is not None:
         for_now = {"--statement": statement, "--events": events, "--evidence": evidence}
-        _print_outlook(result, until, slowest, kept, page, figures, as_json, for_now)
+        _print_outlook(result, until, slowest, kept, in_force, page, figures, as_json, for_now)
         return
     # The page of a long trace takes its time, and its reader wants the verdict.
     if not as_json:
@@ -206,6 +209,7 @@ def _print_outlook(
     until: int,
     slowest: float | None,
     kept: Kept,
+    in_force: Path | None,
     page: Path | None,
     figures: Path | None,
     as_json: bool,
@@ -219,18 +223,21 @@ def _print_outlook(
         until: planned number of rounds.
         slowest: most hours from one start of a round to the next.
         kept: files beside the page.
+        in_force: file of the rules in force of a log, if any.
         page: file of the page, if any.
         figures: folder of the figures, if any.
         as_json: whether to print one JSON object.
         for_now: options about the released rounds only, by flag; they must not be given.
     """
+    from fedray.audit.live.in_force import read_in_force
     from fedray.audit.live.outlook import State, look_ahead
 
     given = [flag for flag, value in for_now.items() if value is not None]
     if given:
         raise InputError(f"{given[0]} is about the released rounds; leave it out, or --until")
     with progress_line("looking ahead"):
-        outlook = look_ahead(audit, until, slowest)
+        enforced = None if in_force is None else read_in_force(in_force)
+        outlook = look_ahead(audit, until, slowest, enforced)
     if not as_json:
         print_result(outlook, as_json=False)
     # First what no later night repeats.

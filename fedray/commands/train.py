@@ -37,10 +37,8 @@ def train(
     """
     from fedray.audit.claims import read_claim
     from fedray.runs.calibrated import calibrated
-    from fedray.runs.ensured import check_trace
     from fedray.runs.learning import scenario_of, scenario_to_train, unfinished_training
-    from fedray.runs.learning import train as train_on
-    from fedray.runs.pipeline import ensured_claim
+    from fedray.runs.pipeline import train as train_on
     from fedray.scenario import Scenario
     from fedray.trace.imported import open_trace
 
@@ -52,7 +50,6 @@ def train(
     value = None
     claim = None if ensure is None else read_claim(ensure)
     if resume is not None:
-        claim = ensured_claim(resume, claim)
         recorded, value = unfinished_training(resume)
         trace = trace or recorded
     if trace is None:
@@ -64,8 +61,6 @@ def train(
     elif value is None:
         value = scenario_of(opened).with_overrides(*(overrides or ()))
     value = calibrated(scenario_to_train(opened, value), opened, say_noise)
-    if claim is not None:
-        check_trace(claim, opened, value)
     name, command = f"{value.name}-training", "fedray train --resume"
     with (
         progress_of_run(resume or out, name, command, tensorboard) as (directory, listen),
@@ -79,7 +74,7 @@ def train(
             listen,
             is_resumed=resume is not None,
             trust_code=trust_code,
-            ensured=None if claim is None else claim.to_document(),
+            ensure=claim,
         )
     _print_trained(opened, value, trained, as_json)
 

@@ -5,7 +5,7 @@ of the reading. An append digests all files of the log, parses the new ones, and
 trace again from the kept rows and the new ones. So the result is what one import of everything
 gives, and only the sort is in proportion to the whole log. A file is parsed again from its start if
 its rows have another meaning now: a rounds file lists a round that it lacked before. All files are
-if a new one changes the columns, or their types, by which rows are compared.
+if one import could read old rows otherwise (`_reason_to_read_all`).
 """
 
 import base64
@@ -39,8 +39,9 @@ from fedray.imports.importer import (
 )
 from fedray.imports.log import Log, LogLayout, Tally, Unused
 from fedray.imports.log_files import BATCH_ROWS, WHOLE, is_text, shown_path
-from fedray.imports.log_rounds import Numbering
+from fedray.imports.log_rounds import Numbering, ReleasedRounds
 from fedray.trace.imported import ImportedTrace, file_digest
+from fedray.trace.provenance import package_versions
 from fedray.trace.writer import TraceWriter
 
 ROWS, STATE = "rows", "state.json"
@@ -112,13 +113,18 @@ def append_log(
         layout = _layout(whole)
         ways = {name: whole[name] for name in ("rounds", "renumber", "rounds_file")}
         numbering = checked_numbering(layout, whole["repeats"], writer.partial, **ways)
-        source, again = _opened(path, layout, numbering, old, on_progress)
+        source = _opened(path, layout, numbering, old, on_progress)
         with FileDigests(source.found.files) as digests:
             files = read_digests(source, digests)
             grown = _grown(source, files, old)
-            if old.exists and not again and files == old.files and old.is_listed(numbering):
+            reason = _reason_to_read_all(source, files, grown, old) if old.exists else ""
+            if reason:
+                on_progress(f"all files are read again: {reason}")
+            elif old.exists and files == old.files and old.is_listed(numbering):
                 return ImportedTrace.open(folder)
-            state = _read(source, files, writer.partial / ROWS, old, grown, again)
+            elif old.exists and source.times is not None:
+                source.times.restore(old.settled("times"))
+            state = _read(source, files, writer.partial / ROWS, old, grown, bool(reason))
             # A file that was changed while it was parsed is noticed here.
             read_digests(source, digests)
         answers = Answers(
@@ -138,6 +144,7 @@ def append_log(
             on_progress,
         )
         state |= {"options": whole, "listed": _listed(numbering)}
+        state["listed_times"] = _listed_times(numbering.released)
         content = (json.dumps(state, indent=1) + "\n").encode()
         write_whole(writer.partial / ROWS / STATE, content, f"state of {str(folder)!r}")
         document["rows_digest"] = hashlib.sha256(content).hexdigest()
@@ -190,8 +197,8 @@ class _Kept:
         return self._state.get(name)
 
     def is_listed(self, numbering: Numbering) -> bool:
-        """Returns whether the rounds file has the same rounds."""
-        return self._state["listed"] == _listed(numbering)
+        """Returns whether the rounds file has the same rounds, at the same times."""
+        return self._state["listed_times"] == _listed_times(numbering.released)
 
 
 def _plain(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -241,34 +248,63 @@ def _opened(
     numbering: Numbering,
     old: _Kept,
     on_progress: Callable[[str], None],
-) -> tuple[Log, bool]:
-    """Opens the log, and returns whether all of its files must be parsed again."""
-    sizes = {each["name"]: each["bytes"] for each in old.files}
-    known = {}
-    for name, schema in old.schemas.items():
-        file = path / name if path.is_dir() else path
-        # A file that grew may have other columns, if they are those of its first block.
-        if file.is_file() and file.stat().st_size == sizes[name]:
-            known[name] = schema
-    if not old.exists:
-        return Log(path, layout, numbering, on_progress), False
-    source = Log(path, layout, numbering, on_progress, known, old.settled("texts"))
+) -> Log:
+    known, texts = {}, None
+    # Another release may see other columns in the same files.
+    if old.settled("packages") == package_versions():
+        sizes = {each["name"]: each["bytes"] for each in old.files}
+        for name, schema in old.schemas.items():
+            file = path / name if path.is_dir() else path
+            # A file that grew may have other columns, if they are those of its first block.
+            if file.is_file() and file.stat().st_size == sizes[name]:
+                known[name] = schema
+        texts = old.settled("texts")
+    return Log(path, layout, numbering, on_progress, known, texts)
+
+
+def _reason_to_read_all(
+    source: Log, files: Sequence[ReadFile], grown: Mapping[str, int], old: _Kept
+) -> str:
+    """Returns why one import could read the old rows otherwise than they were read; "" if it
+    could not."""
+    if old.settled("packages") != package_versions():
+        return "they were read by other versions of packages"
+    if old.settled("columns") != _columns(source):
+        return "columns have changed"
     rounds = old.settled("listed")
-    is_same = _columns(source) == old.settled("columns")
-    if is_same and (rounds is None or _listed(numbering, rounds["count"]) == rounds):
-        if source.times is not None:
-            source.times.restore(old.settled("times"))
-        return source, False
-    on_progress("columns or rounds have changed: all files are read again")
-    return Log(path, layout, numbering, on_progress), True
+    if rounds is not None and _listed(source.numbering, rounds["count"]) != rounds:
+        return "earlier lines of the rounds file have changed"
+    if source.times is None:
+        return ""
+    # Such a line may be a time that was cut off.
+    if 0 in grown.values():
+        return "a last line without an end may have had another time"
+    # The first times determine the form of all.
+    for each in files:
+        entry = old.entry(each["name"])
+        if entry is None or _has_new_rounds(entry, source):
+            return "the first rows have changed"
+        if entry["tally"]["staged_rows"]:
+            return ""
+        if each["name"] in grown:
+            return "the first rows have changed"
+    return ""
+
+
+def _has_new_rounds(entry: State, source: Log) -> bool:
+    """Returns whether a file has rows in rounds that the rounds file lacked before."""
+    released = source.numbering.released
+    rounds = entry["tally"]["unreleased_rounds"]
+    return released is not None and bool(np.isin(rounds, released.numbers).any())
 
 
 def _columns(source: Log) -> State:
     """Returns all by which the rows of a log are compared and staged."""
     staged = [[each.name, str(each.type)] for each in source.schema]
+    used = {name: str(kind) for name, kind in source.files.types.items()}
     # Only rows with a time are compared by all columns.
     whole = [list(each) for each in source.files.columns] if source.times is not None else []
-    return {"staged": staged, "whole": whole}
+    return {"staged": staged, "used": used, "whole": whole}
 
 
 def _listed(numbering: Numbering, count: int | None = None) -> State | None:
@@ -277,6 +313,15 @@ def _listed(numbering: Numbering, count: int | None = None) -> State | None:
         return None
     numbers = numbering.released.numbers[:count]
     return {"count": numbers.size, "digest": hashlib.sha256(numbers.tobytes()).hexdigest()}
+
+
+def _listed_times(released: ReleasedRounds | None) -> str:
+    """Returns the digest of all that a rounds file says; "" without one."""
+    if released is None:
+        return ""
+    seconds = None if released.seconds is None else released.seconds.tolist()
+    said = [released.numbers.tolist(), seconds, released.form, released.step, released.doubts]
+    return hashlib.sha256(json.dumps(said).encode()).hexdigest()
 
 
 def _grown(source: Log, files: Sequence[ReadFile], old: _Kept) -> dict[str, int]:
@@ -335,27 +380,20 @@ def _read(
         again: whether all files are parsed from their start.
     """
     folder.mkdir()
-    released = source.numbering.released
-    listed = np.empty(0, np.int64) if released is None else released.numbers
     entries, tallies = [], []
-    # Rows that cannot be compared have their positions instead, which must be new ones.
-    source.begin = sum(each["tally"]["rows"] for each in old.settled("files") or ())
     for place, each in enumerate(files):
         known = None if again else old.entry(each["name"])
-        before = Tally() if known is None else _tally(known["tally"], source.schema)
+        begin = grown.get(each["name"])
         # Rows of a round that the list lacked may count now.
-        if np.isin(before.unreleased_rounds, listed).any():
-            known, before, begin = None, Tally(), 0
-        else:
-            begin = grown.get(each["name"], 0)
-        if each["name"] in grown and not begin:
-            known, before = None, Tally()
+        if known is not None and (begin == 0 or _has_new_rounds(known, source)):
+            known = None
+        before = Tally() if known is None else _tally(known["tally"], source.schema)
         rows = folder / f"{place:06d}.parquet"
         kept = None if known is None else old.folder / known["rows"]
         digest = "" if known is None else known["rows_digest"]
         if kept is not None and file_digest(kept) != digest:
             raise TraceCorrupt.at(kept, "does not have its recorded digest", "import again")
-        if kept is not None and not begin:
+        if kept is not None and begin is None:
             _linked(kept, rows)
             tally = before
         else:
@@ -364,6 +402,7 @@ def _read(
                     with pq.ParquetFile(kept) as found:
                         for batch in found.iter_batches(BATCH_ROWS):
                             writer.add(batch)
+                begin = 0 if known is None or begin is None else begin
                 tally = before + source.read_file(place, writer.add, begin)
             digest = file_digest(rows)
         tallies.append(tally)
@@ -381,6 +420,7 @@ def _read(
     return {
         "files": entries,
         "columns": _columns(source),
+        "packages": package_versions(),
         "texts": source.texts,
         "times": None if source.times is None else source.times.state(),
     }

@@ -1,6 +1,7 @@
 """Reads a log of participations batch by batch: checks rows, names devices and converts times."""
 
 import datetime
+import hashlib
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -181,7 +182,8 @@ class Tally:
             self.out_of_range + later.out_of_range,
             self.unreleased_rows + later.unreleased_rows,
             np.union1d(self.unreleased_rounds, later.unreleased_rounds),
-            left_out,
+            # In an order that does not depend on the rows that had them first.
+            dict(sorted(left_out.items())),
         )
 
 
@@ -215,6 +217,8 @@ class Log:
         self.rows = self.filtered_rows = self.staged_rows = 0
         self.begin = 0
         """Rows of the files before those that are counted."""
+        self._first_number = np.uint64(0)
+        """A number by the name of the file that is read, which no other file has."""
         self._places = np.empty(0, np.int64)
         """Positions in the log of the rows of the last batch."""
         self.beyond = "with a round beyond 10^18"
@@ -306,6 +310,8 @@ class Log:
         """
         self.begin += self.rows
         self.count([])
+        name = hashlib.sha256(self.found.files[place].name.encode(errors="surrogateescape"))
+        self._first_number = np.frombuffer(name.digest(), np.uint64)[0]
         self._read(self.files.batches_of(place, begin), write)
         return Tally(
             self.rows,
@@ -443,7 +449,9 @@ class Log:
                 seconds = np.full(places.size, np.nan)
             columns.append(pa.array(seconds, from_pandas=True))
             columns[0] = self._in_periods(columns[0], seconds)
-            hashes = row_hashes(batch, self._places)
+            # Rows that cannot be compared have numbers that no other file has.
+            numbers = (self._places - self.begin).astype(np.uint64) + self._first_number
+            hashes = row_hashes(batch, numbers)
             columns.append(_taken(hashes, places))
         return pa.record_batch(columns, schema=self.schema)
 

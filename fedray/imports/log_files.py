@@ -24,7 +24,7 @@ import pyarrow.csv as arrow_csv
 import pyarrow.json as arrow_json
 import pyarrow.parquet as pq
 
-from fedray.base.arrays import Int64Array
+from fedray.base.arrays import UInt64Array
 from fedray.base.errors import InputError
 from fedray.base.file_form import FileForm, form_of, unpacked
 from fedray.base.input_files import InputFiles, input_files
@@ -242,7 +242,8 @@ class LogFiles:
                 # Of columns with one name, only those of all are in the file's order.
                 some = None if self._is_whole else names
                 yield from parquet.iter_batches(_batch_rows(parquet), columns=some)
-        else:
+        # pyarrow refuses JSON Lines without a value.
+        elif not begin or _has_value(file.path, begin):
             schema = pa.schema([file.schema.field(name) for name in names])
             # Rows are compared by all of their values, so none may be passed over.
             unknown = "error" if self._is_whole else "ignore"
@@ -340,12 +341,12 @@ class LogFiles:
         return first.common
 
 
-def row_hashes(batch: pa.RecordBatch, places: Int64Array) -> pa.Array:
+def row_hashes(batch: pa.RecordBatch, numbers: UInt64Array) -> pa.Array:
     """Returns a hash of all values of each row [N], by which equal rows are found.
 
     Args:
         batch: rows with all columns of the log.
-        places: distinct numbers [N], for rows that cannot be compared.
+        numbers: distinct numbers [N], for rows that cannot be compared.
     """
     # The import takes a tenth of a second.
     import duckdb
@@ -360,7 +361,7 @@ def row_hashes(batch: pa.RecordBatch, places: Int64Array) -> pa.Array:
         raise KeyboardInterrupt from None
     # DuckDB does not read a few types, such as half-precision floats: no row is then a copy.
     except duckdb.Error:
-        return pa.array(places, pa.uint64())
+        return pa.array(numbers)
     return found.column(0).combine_chunks()
 
 
@@ -559,6 +560,13 @@ def _open_json(
         arrow_json.ReadOptions(block_size=BLOCK_BYTES),
         arrow_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior=unknown),
     )
+
+
+def _has_value(file: Path, begin: int) -> bool:
+    """Returns whether a file has more than white space from a byte on."""
+    with file.open("rb") as stream:
+        stream.seek(begin)
+        return any(chunk.strip() for chunk in iter(lambda: stream.read(1 << 20), b""))
 
 
 def _late_field(file: _LogFile) -> str:

@@ -68,8 +68,6 @@ _WITH_OFFSET, _WITHOUT = pa.timestamp("ns", "UTC"), pa.timestamp("ns")
 _DAY_MONTH_YEAR = re.compile("(?<!%)%-?[dmy]")
 _ORDERS = {"dmy": ["dmy", "mdy", "ymd"], "dy": ["dy", "yd"]}
 """Orders of day, month and year of two digits in which dates are written."""
-_FIVE_YEARS = 5 * 366 * 86_400 * 10**6
-"""Microseconds by which a reading may be longer while few times are known."""
 _WITH_EXPONENT = r"^[+-]?\d*\.?(?P<fraction>\d*)[eE]\+?(?P<exponent>-?\d+)$"
 _STAMPS = {
     "%Y%m%d%H": ((1e6, 1e4), (1e4, 100), (100, 100), (1, 100), (1e10, 1)),
@@ -116,6 +114,8 @@ class TimeReader:
             _located(pa.array([], _WITHOUT), zone)
         self._unit = unit
         self._has_given_unit = unit is not None
+        self._is_unit_checked = False
+        """Whether a positive number was compared with the told unit."""
         self._text_type: pa.DataType | None = None
         self._has_unix, self._other = False, ""
         """Whether a number was a Unix time, and the first numbers that were not, for messages."""
@@ -190,6 +190,7 @@ class TimeReader:
         return {
             "form": self.form,
             "unit": self._unit,
+            "is_unit_checked": self._is_unit_checked,
             "has_offset": None if self._text_type is None else self._text_type == _WITH_OFFSET,
             "has_unix": self._has_unix,
             "has_other": bool(self._other),
@@ -201,6 +202,7 @@ class TimeReader:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Takes over what the `state` of a reader with the same arguments was."""
         self.form, self._unit = state["form"], state["unit"]
+        self._is_unit_checked = state["is_unit_checked"]
         if state["has_offset"] is not None:
             self._text_type = _WITH_OFFSET if state["has_offset"] else _WITHOUT
         self._has_unix = state["has_unix"]
@@ -363,8 +365,10 @@ class TimeReader:
                     f"Unix {self._unit} of another one; give `time_format={stamp!r}` for text, or "
                     f"`time_unit={self._unit!r}`"
                 )
-        elif self._has_given_unit and not self.form:
+        elif self._has_given_unit and not self._is_unit_checked:
             self._check_unit(column, values)
+            # Batches may begin with zeros, which are in no unit.
+            self._is_unit_checked = bool((values > 0).any())
         seconds = values / UNITS[self._unit]
         told = f"{self._unit} as told" if self._has_given_unit else f"Unix {self._unit}"
         self.form = f"{_NUMBERS}, {told}"
@@ -552,14 +556,13 @@ class _Other:
         return _span(self._own) < _span(self._given)
 
     def add(self, given: pa.Array, own: pa.Array) -> bool:
-        """Adds times [N] as both formats read them; returns whether this one is still likely."""
+        """Adds times [N] as both formats read them; returns whether this one reads them all."""
         if _COMPUTE.any(_COMPUTE.and_(given.is_valid(), own.is_null())).as_py():
             return False
         self.is_other |= bool(_COMPUTE.any(_COMPUTE.not_equal(given, own)).as_py())
-        if not self.is_year:
-            return True
-        self._given, self._own = _wider(self._given, given), _wider(self._own, own)
-        return _span(self._own) < _span(self._given) + _FIVE_YEARS
+        if self.is_year:
+            self._given, self._own = _wider(self._given, given), _wider(self._own, own)
+        return True
 
 
 def _wider(known: tuple[int, int] | None, times: pa.Array) -> tuple[int, int] | None:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from textwrap import wrap
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 
@@ -49,6 +49,8 @@ BAND_OPACITY, ZONE_OPACITY = 0.2, 0.15
 """Opacity of areas; on pages they have an outline too, because they hardly differ from paper."""
 LETTER = 0.022
 """Width of a letter of a tick, as a share of the narrowest plot."""
+LETTER_OF_PANEL = 0.04
+"""The same share of a panel."""
 LEGEND_CHARACTERS = 38
 """Largest number of characters in a line of the legend, so that it fits a telephone's screen."""
 
@@ -68,6 +70,8 @@ class Axis:
     unrounded."""
     at_points: bool = False
     """Whether the ticks of an x axis are `Figure.ticks`."""
+    ends: tuple[float, float] | None = None
+    """Least and largest value that it shows; None for those of the points."""
 
     def scaled(self, values: Float64Array) -> Float64Array:
         """Returns values in units in which equal distances are equal in the plot."""
@@ -234,6 +238,33 @@ class Figure:
     """Subject of all points; a series of another one says so in its name."""
     ends: tuple[str, str] = ("from", "to")
     """Names of the ends of ranges, as columns of the CSV."""
+    panels: tuple["Figure", ...] = ()
+    """Plots of the same axes beside one another, each with its title, in place of `series`."""
+
+    @classmethod
+    def of_panels(cls, name: str, title: str, panels: Sequence["Figure"], subject: Subject) -> Self:
+        """Returns a figure of several plots, which share the range of their axes.
+
+        Args:
+            name: name of its files.
+            title: title above all.
+            panels: the plots, of the same quantities; each has a title and a name of its own.
+            subject: subject of all.
+        """
+        first = panels[0]
+        axes = []
+        for axis, keys in ((first.x, ("x",)), (first.y, ("y", "low", "high"))):
+            every = (each for panel in panels for each in panel.series)
+            found = [v for each in every for key in keys if (v := getattr(each, key)) is not None]
+            marks = [each for panel in panels for each in panel.marks if each.axis == keys[0]]
+            ends = [end for each in marks for end in (each.at, each.until) if end is not None]
+            is_log = needs_log([*found, np.array(ends)])
+            axes.append(
+                replace(axis, is_log=is_log, ends=_ends_of([*found, np.array(ends)], is_log))
+            )
+        x, y = axes
+        shared = tuple(replace(each, x=x, y=y) for each in panels)
+        return cls(name, title, first.note, x, y, (), (), subject, first.ends, shared)
 
     @property
     def caption(self) -> str:
@@ -242,11 +273,14 @@ class Figure:
 
     def under(self, whole: Subject) -> "Figure":
         """Returns the figure with the facets of `whole` where its subject has none."""
-        return replace(self, subject=self.subject.under(whole))
+        panels = tuple(each.under(whole) for each in self.panels)
+        return replace(self, subject=self.subject.under(whole), panels=panels)
 
     def drawn(self) -> "Figure":
         """Returns the figure as it is drawn: long series thinned, as its note then says."""
         longest = max((each.x.size for each in self.series if each.is_long), default=0)
+        if self.panels:
+            return replace(self, panels=tuple(each.drawn() for each in self.panels))
         if not longest:
             return self
         note = (
@@ -297,12 +331,14 @@ class Figure:
         """The x of the points, each as far beyond the last as both numbers need."""
         scale = np.log if self.x.is_log else np.asarray
         points = np.unique([x for each in self.series for x in each.x])
-        ends = scale([*points, *(each.at for each in self.marks if each.axis == "x")])
+        of_marks = (each.at for each in self.marks if each.axis == "x")
+        ends = scale([*points, *of_marks, *(self.x.ends or ())])
+        letter = LETTER if self.x.ends is None else LETTER_OF_PANEL
         found: list[float] = []
         for each in points.tolist():
             letters = len(self.x.text(each))
             letters += len(self.x.text(found[-1])) if found else 0
-            room = (letters / 2 + 1) * LETTER * np.ptp(ends)
+            room = (letters / 2 + 1) * letter * np.ptp(ends)
             if not found or scale(each) - scale(found[-1]) >= room:
                 found.append(each)
         return found
@@ -332,6 +368,16 @@ def _span(values: Sequence[Float64Array]) -> float:
     together = np.concatenate(values)
     finite = together[np.isfinite(together)]
     return float(np.ptp(finite) or abs(finite[0]) or 1.0) if finite.size else 1.0
+
+
+def _ends_of(values: Sequence[Float64Array], is_log: bool) -> tuple[float, float]:
+    """Returns the ends of an axis that shows all finite values, with some room."""
+    together = np.concatenate(values)
+    scaled = together[np.isfinite(together)]
+    scaled = np.log(scaled) if is_log else scaled
+    room = 0.06 * _span([scaled])
+    low, high = float(scaled.min() - room), float(scaled.max() + room)
+    return (math.exp(low), math.exp(high)) if is_log else (low, high)
 
 
 def file_name(text: str) -> str:

@@ -4,6 +4,7 @@ import contextlib
 import csv
 import io
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -28,7 +29,7 @@ from fedray.report.figure import (
     legend_lines,
     look,
 )
-from fedray.report.table import latex_caption, with_greek
+from fedray.report.table import latex_caption, traces_of, with_greek
 
 STYLES = {"paper": (3.25, 2.3, 8.0), "wide": (6.75, 3.2, 9.0), "slides": (10.0, 5.5, 18.0)}
 """Width and height in inches and size of text in points, by style: a column of a paper, its whole
@@ -39,12 +40,16 @@ FORMATS = {
     "svg": {"Date": None, "Creator": None},
 }
 """Formats of files, with what is left out so that the same figure has the same bytes."""
+MOST_BESIDE = 3
+"""Panels of a figure beside one another; further ones stand below."""
+PANEL = 2.3
+"""Height of a row of panels at least, in inches."""
 _DASHES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
 _MARKERS = [*MARKERS]
 _AROUND = np.array([(0, 1), (1, 0), (-1, 0), (0, -1), (1, 1), (-1, 1), (1, -1), (-1, -1)])
 """Sides of a point where its label may stand, right and above."""
 _Label = tuple[Any, Sequence[tuple[float, float]]]
-OPTIONAL_COLUMNS = {"name", "until", "low", "high", "of"}
+OPTIONAL_COLUMNS = {"panel", "name", "until", "low", "high", "of"}
 """Columns of a figure's CSV that are left out if no row has them."""
 
 
@@ -104,12 +109,14 @@ def figure_tex(figure: Figure, style: str) -> str:
 
     Args:
         figure: the figure.
-        style: one of STYLES; a wide figure stands across both columns.
+        style: one of STYLES; a wide figure, or one of panels, stands across both columns.
     """
-    kind = "figure" if style == "paper" else "figure*"
-    caption = latex_caption(f"{figure.caption}. {figure.note}")
+    kind = "figure" if style == "paper" and not figure.panels else "figure*"
+    drawn = replace(figure, subject=replace(figure.subject, trace=""))
+    caption = latex_caption(f"{drawn.caption}. {figure.note}")
+    said = "".join(f"% {each}\n" for each in traces_of(figure.subject))
     return (
-        f"\\begin{{{kind}}}\n\\centering\n"
+        f"{said}\\begin{{{kind}}}\n\\centering\n"
         f"\\includegraphics[width=\\linewidth]{{{figure.name}}}\n"
         f"\\caption{{{caption}}}\\label{{fig:{figure.name}}}\n"
         f"\\end{{{kind}}}\n"
@@ -124,7 +131,7 @@ def figure_csv(figure: Figure) -> str:
     float64; unknown ones are empty.
     """
     until = {"until": f"{figure.x.title}, until"}
-    headings = {"series": "series", "name": "name", "x": figure.x.title, **until}
+    headings = {"panel": "panel", "series": "series", "name": "name", "x": figure.x.title, **until}
     low, high = figure.ends
     headings |= {"y": figure.y.title, "low": low, "high": high, "of": "of"}
     rows = list(_point_rows(figure))
@@ -143,6 +150,8 @@ def figure_csv(figure: Figure) -> str:
 
 
 def _point_rows(figure: Figure) -> Iterator[dict[str, str]]:
+    for panel in figure.panels:
+        yield from ({"panel": panel.title, **row} for row in _point_rows(panel))
     data = [each for each in figure.series if not each.is_reference]
     for each in data:
         # The y of rows is a place in the plot.
@@ -180,6 +189,11 @@ def drawn_figure(figure: Figure, style: str = "wide") -> Any:
         style: one of STYLES.
     """
     width, height, size = STYLES[style]
+    plots = figure.panels or (figure,)
+    columns = min(len(plots), MOST_BESIDE)
+    rows = -(-len(plots) // columns)
+    if figure.panels:
+        width, height = max(width, STYLES["wide"][0]), rows * max(height, PANEL)
     settings: dict[Any, Any] = {
         "font.family": ["STIXGeneral", "DejaVu Serif"],
         "mathtext.fontset": "stix",
@@ -196,10 +210,16 @@ def drawn_figure(figure: Figure, style: str = "wide") -> Any:
         from matplotlib.figure import Figure as Canvas
 
         canvas = Canvas(figsize=(width, height), layout="constrained")
-        axes = canvas.subplots()
-        axes.set_xlabel(fill(_words(figure.x), int(110 * width / size)))
-        axes.set_ylabel(fill(_words(figure.y), int(90 * height / size)))
-        _draw(canvas, axes, figure)
+        grid = canvas.subplots(rows, columns, squeeze=False)
+        for place, (axes, plot) in enumerate(zip(grid.flat, plots, strict=False)):
+            if figure.panels:
+                axes.set_title(_math(fill(plot.title, int(110 * width / columns / size))))
+            axes.set_xlabel(fill(_words(plot.x), int(110 * width / columns / size)))
+            if place % columns == 0:
+                axes.set_ylabel(fill(_words(plot.y), int(90 * height / rows / size)))
+            _draw(canvas, axes, plot, width / columns, has_legend=place == 0)
+        for axes in grid.flat[len(plots) :]:
+            axes.remove()
     return canvas
 
 
@@ -231,11 +251,12 @@ def _settings(values: dict[str, Any]) -> Iterator[None]:
         yield
 
 
-def _draw(canvas: Any, axes: Any, figure: Figure) -> None:
+def _draw(canvas: Any, axes: Any, figure: Figure, width: float, *, has_legend: bool) -> None:
     # The plot has about three quarters of the width, and two thirds of the height. A marker is half
     # as large as letters, and has an outline and some room.
     marker = 0.7 * axes.xaxis.label.get_size()
-    wide, high = canvas.get_size_inches() * 72.0 / marker * (0.75, 0.67)
+    size = np.array([width, canvas.get_size_inches()[1]])
+    wide, high = size * 72.0 / marker * (0.75, 0.67)
     placed = figure.side_by_side(wide, high)
     for series, place in placed.looks:
         _draw_series(axes, series, place)
@@ -253,15 +274,18 @@ def _draw(canvas: Any, axes: Any, figure: Figure) -> None:
         axes.set_ylim(bottom=0.5 if figure.y.is_log else 0)
     elif not figure.y.is_log and figure.y.starts_at_zero:
         axes.set_ylim(bottom=0)
+    if figure.x.ends is not None and figure.y.ends is not None:
+        axes.set_xlim(*figure.x.ends)
+        axes.set_ylim(*figure.y.ends)
     size = axes.xaxis.label.get_size() - 1.0
-    _place(canvas, [_draw_mark(axes, mark, size) for mark in figure.marks])
+    _place(canvas, axes, [_draw_mark(axes, mark, size) for mark in figure.marks])
     # The legend stands beside the plot, whose layout leaves room for both.
-    if sum(not each.is_reference for each in figure.series) > 1:
+    if has_legend and sum(not each.is_reference for each in figure.series) > 1:
         _add_legend(canvas, axes)
     shown = [each for each in placed.series if each.x.size]
     pointed = [each for each in shown if each.kind != "rows"]
     named = [label for each in pointed for label in _names(axes, each, size)]
-    _place(canvas, named, shown)
+    _place(canvas, axes, named, shown)
 
 
 def _add_legend(canvas: Any, axes: Any) -> None:
@@ -305,15 +329,20 @@ def _names(axes: Any, series: Series, size: float) -> Iterator[_Label]:
         yield label, [tuple(half * side) for side in _AROUND]
 
 
-def _place(canvas: Any, labels: list[_Label], drawn: Sequence[Series] = ()) -> None:
+def _place(canvas: Any, axes: Any, labels: list[_Label], drawn: Sequence[Series] = ()) -> None:
     """Moves each label to the first of its offsets, in points, where it covers no other text and no
     point of `drawn`; one without such a place is removed."""
     from matplotlib.transforms import Bbox
 
     canvas.draw_without_rendering()
-    axes = canvas.axes[0]
     own = [label for label, _ in labels]
-    texts = [*axes.texts, *axes.get_xticklabels(), *axes.get_yticklabels(), *canvas.legends]
+    texts = [
+        axes.title,
+        *axes.texts,
+        *axes.get_xticklabels(),
+        *axes.get_yticklabels(),
+        *canvas.legends,
+    ]
     taken = [each.get_window_extent() for each in texts if each not in own]
     radius = 2.5 * canvas.dpi / 72.0
     for series in drawn:

@@ -273,8 +273,11 @@ def _render(template: str, figures: Sequence[Figure], of: Subject = UNKNOWN, **v
     }
     figures = [each.drawn() for each in figures]
     # NaN is not JSON: a browser would refuse all data of the page for one of them.
-    by_name = {each.name: _for_script(each) for each in figures}
-    figures_json = json.dumps(by_name, allow_nan=False)
+    plots = [panel for each in figures for panel in each.panels or (each,)]
+    by_name = {each.name: _for_script(each) for each in plots}
+    # A page saves the data of all panels together.
+    whole = {each.name: {"csv": figure_csv(each)} for each in figures if each.panels}
+    figures_json = json.dumps({**by_name, **whole}, allow_nan=False)
     return environment.get_template(template).render(
         of=of,
         # The page says the shared facets once, and each CSV has all.

@@ -286,6 +286,9 @@ def _axis(figure: Figure, axis: Axis, which: Literal["x", "y"]) -> dict[str, Any
         # No number of the axis may stand between two whole ones.
         if known.size and np.array_equal(known, np.round(known)) and np.ptp([*known, *marks]) <= 10:
             drawn["dtick"] = 1
+    if axis.ends is not None:
+        drawn["range"] = [math.log10(e) if axis.is_log else e for e in axis.ends]
+        drawn.pop("rangemode", None)
     if axis.at_points:
         drawn |= {"tickvals": figure.ticks, "ticktext": list(map(axis.text, figure.ticks))}
     return drawn

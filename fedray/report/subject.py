@@ -18,7 +18,7 @@ class Subject:
     population: str = ""
     """Population or log, with its size: "paced.toml (160,000 devices)"."""
     condition: str = ""
-    """Condition of the runs: AS_WRITTEN, or "if population.devices=640000"."""
+    """Condition of the runs: AS_WRITTEN, "if population.devices=640000", or in words."""
     runs: str = ""
     """Number of runs or trainings behind a figure: "5 runs", with their seeds if they are known."""
     unit: str = ""
@@ -31,6 +31,8 @@ class Subject:
     """Settings that all figures share: "400 rounds, 200 reports a round, timer 24 h"."""
     loss: IfAny[str] = ""
     """Loss for which mechanisms were made, and by which they are compared: "RmsLoss"."""
+    trace: IfAny[str] = ""
+    """First digits of the digest of the trace; captions of papers leave it out."""
 
     def __str__(self) -> str:
         """The facets in a phrase; empty without any."""
@@ -40,13 +42,19 @@ class Subject:
             "unit": "per ",
             "loss": "for ",
             "sample": "on ",
+            "trace": "trace ",
         }
-        facets = {each: getattr(self, each) for each in FACETS}
+        facets = {each: getattr(self, each) for each in FACETS} | {"condition": self.named}
         return ", ".join(f"{words.get(key, '')}{text}" for key, text in facets.items() if text)
 
     def __bool__(self) -> bool:
         """Whether any facet is known."""
         return any(getattr(self, each) for each in FACETS)
+
+    @property
+    def named(self) -> str:
+        """The condition as a name within a sentence."""
+        return f'"{AS_WRITTEN}"' if self.condition == AS_WRITTEN else self.condition
 
     def under(self, whole: Self) -> Self:
         """Returns the subject with the facets of `whole` where its own are empty."""
@@ -60,7 +68,10 @@ class Subject:
 
 UNKNOWN = Subject()
 """Subject of a figure that no result has taken in."""
-FACETS = ("population", "condition", "setting", "runs", "unit", "estimand", "loss", "sample")
+FACETS = (
+    *("population", "trace", "condition", "setting"),
+    *("runs", "unit", "estimand", "loss", "sample"),
+)
 """Names of the facets, in the order of a caption."""
 
 

@@ -30,6 +30,40 @@ def scenario_subject(scenario: Scenario, *overrides: str, runs: str = "one run")
     return Subject(f"{scenario.name} ({devices})", condition_of(overrides), runs)
 
 
+def condition_in_words(keys: Iterable[str], scenario: Scenario, base: Scenario) -> str:
+    """Returns the condition of runs with some keys, "table.key=value", as a paper names it: "twice
+    the devices (160,000)", "timer of 24 h". Keys without such words stay as they are.
+
+    Args:
+        keys: keys that the condition changes.
+        scenario: the scenario with the keys.
+        base: the scenario without those of the condition.
+    """
+    words = [_words_of(key.partition("=")[0].strip(), scenario, base) for key in keys]
+    if not words or None in words:
+        return condition_of(keys)
+    return " and ".join(filter(None, words))
+
+
+def _words_of(key: str, scenario: Scenario, base: Scenario) -> str | None:
+    """Returns a changed key in words; None if it has none."""
+    if key == "population.devices":
+        devices, before = scenario.population.devices, base.population.devices
+        if devices == before:
+            return counted(devices, "device")
+        ratio = round(devices / before, 2)
+        times = {2.0: "twice", 0.5: "half"}.get(ratio, f"{ratio:g} times")
+        return f"{times} the devices ({devices:,})" if ratio else None
+    timer = scenario.participation.timer_hours
+    place = ["rounds.count", "rounds.report_goal", "participation.timer_hours"]
+    place += ["rounds.min_minutes_between"]
+    if key not in place:
+        return None
+    if key == "participation.timer_hours":
+        return f"timer of {timer:g} h" if timer else "no timer"
+    return _settings_of(scenario)[place.index(key)]
+
+
 def setting_of(scenarios: Iterable[Scenario]) -> str:
     """Returns the rounds, report goal, timer and pace of simulated scenarios, as far as all have
     the same, in a phrase."""
@@ -62,7 +96,7 @@ def opened_trace_subject(trace: OpenedTrace) -> Subject:
     of = replace(trace_subject(trace), runs="")
     if not isinstance(trace, Trace):
         return of
-    return replace(of, population=f"{of.population}, trace {trace.digest[:12]}")
+    return replace(of, trace=trace.digest[:12])
 
 
 def trained_subject(trained: TrainedRun) -> Subject:

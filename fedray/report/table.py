@@ -15,6 +15,8 @@ from fedray.report.subject import FACETS, UNKNOWN, Subject, shared_subject
 NARROW, MEDIUM, PROSE, WHOLE = 36, 64, 100, 24
 """Numbers of characters: a row that fits a telephone's screen, a row that need not fill a page, a
 cell that is prose, and one that no terminal wraps."""
+COMPACT = 6
+"""Columns of short cells up to which a telephone shows a table, so that rows can be compared."""
 _NUMBER = re.compile(
     r"(† )?(<= |at most )?[-+]?(\d[\d,]*(\.\d+)?(e[-+]?\d+)?|inf)(?P<unit> ?%| h| days?)?"
     r"|-|none( \(k = 1\))?|"
@@ -22,6 +24,7 @@ _NUMBER = re.compile(
 _GREEK = re.compile(r"\b(epsilon|delta|rho|mu|sigma)\b", re.IGNORECASE)
 _SYMBOL = re.compile(r"\b[bknz]\b")
 _VALUE = re.compile(r"\$(\\?\w+)\$ (\d+(?:\.\d+)?)(?:e([-+]\d+))?(?!\w|[,.]? ?\d)")
+_QUOTED = re.compile(r'"([^"]*)"')
 _SPECIAL = re.compile(
     r"<=|>=|(?<!\w)[-+](?=[\d.])|[\\&%#_{}~^$<>|[█±†]|(?<=[\da-f]{20})(?=[\da-f])"
 )
@@ -33,15 +36,16 @@ _LATEX = {
     **{each: f"${each}$" for each in "-+<>|"},
     **{each: f"\\{each}" for each in "&%#_{}$"},
 }
-_COLUMN, _LETTER, _GAP = 260, 5, 12
+_COLUMN, _LETTER, _GAP, _TIGHT = 260, 5, 12, 6
 """Points: a LaTeX table up to this width stays in a column of a two-column paper, which shrinks it
-by a tenth at most; mean width of a letter; gap between columns."""
+by a tenth at most; mean width of a letter; gap between columns, and between those of a table that
+would else be too wide."""
 _PROSE, _PROSE_POINTS = "p{14em}", 140
 """Column of LaTeX whose cells have lines, and its width."""
 FORMS = ("csv", "tex", "md")
 """Forms of files of tables."""
 IN_ALL_ROWS, COLUMNS, NOT_PUBLISHED = "In all rows:", "Columns:", "Not for publication:"
-CONDITIONS = "Conditions:"
+CONDITIONS, RECOMMENDED = "Conditions:", "* recommended:"
 _Item = TypeVar("_Item")
 
 
@@ -214,7 +218,11 @@ class Table:
         longest = self._widths()
         columns = len(longest)
         # A row that is short or has two cells fits a telephone as it is.
-        styles = ["cards"] if columns > 2 and sum(longest) > NARROW else []
+        styles = []
+        if columns > 2 and sum(longest) > NARROW:
+            cells = (len(cell) for row in self.rows for cell in row)
+            is_short = columns <= COMPACT and max(cells, default=0) <= NARROW
+            styles.append("compact" if is_short and self.has_heading else "cards")
         if columns > 9:
             styles.append("wide")
         elif sum(longest) <= MEDIUM:
@@ -349,10 +357,10 @@ class Table:
     def __str__(self) -> str:
         return self.brief().text(100)
 
-    def rendered(self, form: str, name: str = "fedray") -> str:
+    def rendered(self, form: str, name: str = "fedray", cited: str = "") -> str:
         """Returns the table as a file of one of FORMS, with units in the headings. CSV has every
         column, and LaTeX (a float for booktabs, its label tab:NAME) and Markdown those that a
-        terminal shows."""
+        terminal shows. `cited` is a line of LaTeX below the table."""
         table = self if form == "csv" else self.brief()
         legend, table = table.legend_text, table._with_units()
         lines = [table.columns, *table.rows] if table.has_heading else list(table.rows)
@@ -381,29 +389,32 @@ class Table:
         if len(ends) + 1 == len(set(first)) <= len(first) / 2:
             for place in ends:
                 rows.insert(place - len(first), r"\midrule")
-        below = [each for each in table.notes if each.startswith(NOT_PUBLISHED)]
+        below = [e for e in table.notes if e.startswith((NOT_PUBLISHED, RECOMMENDED))]
         above = [each for each in table.notes if each.startswith((IN_ALL_ROWS, CONDITIONS))]
         notes = (" ".join(e.split()) for e in table.notes if e not in ("", *below, *above))
-        said = [f"% {_in_symbols(each)}" for each in notes]
-        caption = [table.caption, *above]
-        below += [legend] if legend else []
-        text = latex_caption(". ".join(filter(None, caption)))
+        said = [f"% {_in_symbols(each)}" for each in (*traces_of(table.subject), *notes)]
+        caption = [replace(table, subject=replace(table.subject, trace="")).caption, *above]
+        below = [_in_symbols(each) for each in (*below, *filter(None, [legend]))]
+        text = latex_caption(". ".join(each.rstrip(".") for each in caption if each))
         # Prose has lines.
         lengths = [max(map(len, column), default=0) for column in columns]
         shape = [_PROSE if n > NARROW else side for n, side in zip(lengths, sides, strict=True)]
-        points = _GAP * (len(shape) - 1)
+        points = 0
         for each, length, head in zip(shape, lengths, heads, strict=True):
             points += _PROSE_POINTS if each == _PROSE else _LETTER * max([length, *map(len, head)])
-        kind = "table*" if points > _COLUMN else "table"
+        gaps = len(shape) - 1
+        is_column = points + _TIGHT * gaps <= _COLUMN
+        # Smaller gaps keep a table in its column, or many columns on a page.
+        is_tight = points + _GAP * gaps > _COLUMN if is_column else len(sides) > 8
+        kind = "table" if is_column else "table*"
         label = re.sub(r"[^\w.-]", "-", name)
         float_ = [rf"\begin{{{kind}}}", rf"\caption{{{text}}}\label{{tab:{label}}}", r"\centering"]
-        # Many columns have gaps of 6 pt instead of 12, so that they fit a page.
-        gap = "@{\\hspace{6pt}}" if len(sides) > 8 else ""
+        gap = f"@{{\\hspace{{{_TIGHT}pt}}}}" if is_tight else ""
         begin = rf"\smallskip\sbox0{{\begin{{tabular}}{{@{{}}{gap.join(shape)}@{{}}}}"
         body = [begin, r"\toprule", *rows, r"\bottomrule", r"\end{tabular}}"]
         # A table that is wider than its place is shrunk.
         body += [r"\ifdim\wd0>\linewidth\resizebox{\linewidth}{!}{\usebox0}\else\usebox0\fi"]
-        body += [rf"\par\smallskip\footnotesize {_in_symbols(each)}" for each in below]
+        body += [rf"\par\smallskip\footnotesize {e}" for e in (*below, *filter(None, [cited]))]
         return "\n".join([*said, *float_, *body, rf"\end{{{kind}}}", ""])
 
     def _with_subjects(self, lines: Iterable[Sequence[str]]) -> Iterator[Sequence[str]]:
@@ -466,6 +477,12 @@ def bullets(texts: Sequence[str]) -> Iterator[Paragraph]:
     return (Paragraph("  * ", each) for each in texts)
 
 
+def traces_of(subject: Subject) -> list[str]:
+    """Returns the note on the trace of a subject, which a paper has as a comment; none without a
+    trace."""
+    return [f"Trace: {subject.trace}"] if subject.trace else []
+
+
 def with_greek(text: str) -> str:
     """Returns a text with its Greek letters as formulas of TeX."""
     letters = _GREEK.sub(lambda found: f"$\\{found[0].lower()}$", text)
@@ -488,6 +505,7 @@ def _in_symbols(text: str) -> str:
 
 
 def _latex(cell: str) -> str:
+    cell = _QUOTED.sub(r"``\1''", cell)
     return _SPECIAL.sub(lambda found: _LATEX[found[0]], printable(cell))
 
 

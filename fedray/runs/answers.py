@@ -19,18 +19,21 @@ import pyarrow as pa
 
 from fedray.audit.audit import Audit
 from fedray.audit.auditing import audit_trace, persons_with_model
+from fedray.audit.claims import Claim
 from fedray.audit.guarantees import enforced_limits
 from fedray.audit.questions import AnswerPrivacy, privacy_of_answers
 from fedray.base.arrays import Float64Array, Int64Array
 from fedray.base.atomic import write_beside, write_output, write_whole
-from fedray.base.document import InJson, Key, NotInJson
+from fedray.base.document import IfAny, InJson, Key, NotInJson
 from fedray.base.errors import InputError
 from fedray.base.result import DrawnResult
 from fedray.base.rng import Stream, stream_generator
 from fedray.clients.values.values import held_by, of_rows, values_of
 from fedray.mechanisms.questions.question import Items, Plan, Truth
 from fedray.runs.coverage import Devices
+from fedray.runs.ensured import check_trace
 from fedray.runs.evaluated import EvaluatedModel
+from fedray.runs.learning import scenario_of
 from fedray.runs.window_answers import (
     ADDITIVE,
     TrustAnswer,
@@ -92,6 +95,9 @@ class Answers(DrawnResult):
     scenario refuses such bounds."""
     privacy: tuple[AnswerPrivacy, ...]
     """Privacy of a window, observed and enforced, for every trust model."""
+    ensured: IfAny[str | None] = None
+    """Digest of the claim that had to be ensured: that of the run, for its own question, unless
+    another one was given. Absent without one."""
     top: NotInJson[int] = 12
     """Rows that its tables show of an answer, the largest estimates first."""
     note: ClassVar[InJson[str]] = KNOWN_HERE
@@ -223,6 +229,7 @@ def answer(
     scenario: Scenario | None = None,
     *,
     trust_code: bool = False,
+    ensure: Claim | None = None,
 ) -> Answers:
     """Answers the question of a run in every window, under each of its trust models.
 
@@ -235,15 +242,19 @@ def answer(
         confidence: probability of the intervals.
         scenario: scenario of the run with another question in place of its own; None for its own.
         trust_code: whether custom code that came with the trace may be run.
+        ensure: claim that the rules and the trace must ensure; the answers record its digest.
 
     Raises:
         InputError: the scenario asks no question or is not that of the run, a trust model cannot
-            answer it, a value is outside the question's domain, the confidence is impossible, or
-            code is not trusted.
+            answer it, a value is outside the question's domain, the confidence is impossible, code
+            is not trusted, or the claim is not ensured.
         TraceError: the trace cannot be read.
     """
     opened = Trace.open(trace) if isinstance(trace, str | Path) else trace
-    return answers_of(audit_trace(opened), confidence, scenario, trust_code=trust_code)
+    if ensure is not None:
+        check_trace(ensure, opened, scenario or scenario_of(opened))
+    found = answers_of(audit_trace(opened), confidence, scenario, trust_code=trust_code)
+    return found if ensure is None else replace(found, ensured=ensure.digest)
 
 
 def answers_of(
@@ -305,6 +316,7 @@ def answers_of(
         together,
         asking.remedy(together or windows[-1]),
         privacy,
+        None if is_instead else opened.run.get("ensured", {}).get("digest"),
     )
 
 

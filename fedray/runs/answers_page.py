@@ -82,6 +82,8 @@ def answers_page(found: Answers) -> str:
         f"The question {asked.question.kind}, answered in {counted(len(found.windows), 'window')} "
         f"at epsilon {asked.epsilon:g}, delta {asked.delta:g} per device and window. {KNOWN_HERE}"
     )
+    if found.ensured is not None:
+        note += f" The claim {found.ensured[:12]} had to be ensured."
     return render_study(
         "Answers to a question",
         note,

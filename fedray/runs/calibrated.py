@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal, TypeVar
 
-from fedray.audit.calibration import calibrate_trace, check_only_models
+from fedray.audit.calibration import calibrate_trace, check_only_models, limit_of_scale
 from fedray.audit.guarantees import described, fitting, limits_of_schedule
 from fedray.audit.noise import ServerNoise, least_multiplier, most_changed, permitted_noise
 from fedray.audit.rules import rules_of
@@ -115,6 +115,8 @@ def _with_noise(
     # Rounded up to few digits, so that the record of a run is easy to read and to set again.
     shown = at_least(z, decimals_of(z))
     say(f"noise multiplier {shown}: {key} {given(most)} for {limits}")
+    if of_scale := limit_of_scale(scenario, z):
+        say(of_scale)
     keys = [f"privacy.noise_multiplier={shown}"]
     if basis == "enforced" and key == "target_epsilon":
         keys.append(f"privacy.wanted_epsilon={most!r}")

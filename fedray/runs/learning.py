@@ -120,8 +120,8 @@ def train(
             has checked it.
 
     Raises:
-        InputError: the scenario has another population, `out` cannot be used, or the code is not
-            trusted.
+        InputError: the scenario has another population, its noise does not fit the scale of its
+            trust, `out` cannot be used, or the code is not trusted.
         CheckpointError: `out` has no unfinished training of this scenario.
         AggregatorLost, TrainerLost: a worker was lost too often.
     """
@@ -133,6 +133,7 @@ def train(
     # The trace of a log has no scenario, so it was refused above.
     assert isinstance(opened, Trace)
     directory = local_path(out) if out is not None else new_directory(f"{value.name}-training")
+    value.check_scale()
     # Unread data is read here once, so that its progress is shown.
     build_index(value, on_progress)
     time_of_devices = DeviceTime(value)
@@ -349,14 +350,9 @@ def predicted_seconds(scenario: Scenario, time_of_devices: DeviceTime | None = N
         scenario: the scenario.
         time_of_devices: object that keeps the measurement; None to discard it.
     """
-    here = Placement(backend="in-process")
-    trainers = start_trainers(scenario.for_trainers(), here, None)
     per_device = time_of_devices or DeviceTime(scenario)
-    try:
+    with _trainers_in_process(scenario) as trainers:
         return _estimate(scenario, trainers, scenario.rounds.count, per_device).sample_seconds
-    finally:
-        for trainer in trainers:
-            trainer.worker.close()
 
 
 def size_and_seconds(scenario: Scenario) -> tuple[int, float]:
@@ -364,20 +360,38 @@ def size_and_seconds(scenario: Scenario) -> tuple[int, float]:
     trainer, for which some devices are trained here."""
     # A worker has a deadline to start, and unread data may take longer.
     build_index(scenario)
-    here = Placement(backend="in-process", trainers=1)
-    (trainer,) = start_trainers(scenario.for_trainers(), here, None)
-    with contextlib.closing(trainer.worker):
-        parameters = trainer.initial_parameters().result().size
-        estimate = _estimate(scenario, [trainer], scenario.rounds.count, DeviceTime(scenario))
+    with _trainers_in_process(scenario, 1) as trainers:
+        parameters = trainers[0].initial_parameters().result().size
+        estimate = _estimate(scenario, trainers, scenario.rounds.count, DeviceTime(scenario))
         return parameters, estimate.sample_seconds
+
+
+def check_model(scenario: Scenario) -> None:
+    """Raises InputError if the model of a scenario does not go with its data."""
+    build_index(scenario)
+    with _trainers_in_process(scenario, 1):
+        pass
+
+
+@contextlib.contextmanager
+def _trainers_in_process(
+    scenario: Scenario, count: int | None = None
+) -> Iterator[list[TrainerWorker]]:
+    """Context of `count` trainers in this process, one per CPU by default."""
+    here = Placement(backend="in-process", trainers=count)
+    trainers = start_trainers(scenario.for_trainers(), here, None)
+    try:
+        yield trainers
+    finally:
+        for trainer in trainers:
+            trainer.worker.close()
 
 
 def rehearse(scenario: Scenario) -> None:
     """Raises InputError if a user's code, which must be trusted, would fail at once in training."""
     if scenario.training.enabled and scenario.training_files:
-        (trainer,) = start_trainers(scenario.for_trainers(), Placement(backend="in-process"), None)
-        with contextlib.closing(trainer.worker):
-            _rehearsed(trainer)
+        with _trainers_in_process(scenario, 1) as trainers:
+            _rehearsed(trainers[0])
 
 
 def cohorts(trace: Trace, scenario: Scenario) -> Iterator[tuple[int, Cohort]]:

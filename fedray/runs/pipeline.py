@@ -13,7 +13,7 @@ from fedray.base.storage import Bucket, is_of_bucket, local_path
 from fedray.clients.data.factory import build_index
 from fedray.runs import learning, simulation
 from fedray.runs.calibrated import calibrated
-from fedray.runs.ensured import guard_of
+from fedray.runs.ensured import check_trace, guard_of
 from fedray.runs.evaluations import Evaluations, check_metrics
 from fedray.runs.learning import DeviceTime, LiveTraining, finish_training
 from fedray.runs.preflight import preflight
@@ -26,12 +26,13 @@ from fedray.runs.simulation import (
 from fedray.runtime.placement import LEAST_SECONDS, Placement
 from fedray.scenario import Scenario, SeveralTasks
 from fedray.scenario.several_tasks import tasks_of
+from fedray.trace.imported import ImportedTrace, open_trace
 from fedray.trace.partial import finished_directory, new_directory, with_resume_hint
 from fedray.trace.reader import Trace
 from fedray.trace.schema import RUN_FILE
 from fedray.trace.several_tasks import TasksRun, is_of_tasks
 from fedray.trace.stored import StoredRun
-from fedray.trace.trained import TRAINING
+from fedray.trace.trained import TRAINING, TrainedRun
 from fedray.trace.unfinished import read_unfinished
 from fedray.wire.messages import ProgressListener
 from fedray.wire.protocols import ReleaseGuard
@@ -270,6 +271,60 @@ def recorded_scenario(directory: str | Path) -> Scenario | SeveralTasks:
         return learning.scenario_of(Trace.open(directory))
     kind = SeveralTasks if _is_unfinished_run_of_tasks(directory) else Scenario
     return read_unfinished_scenario(directory, None, kind)[1]
+
+
+def train(
+    trace: Trace | ImportedTrace | str | Path,
+    scenario: Scenario | None = None,
+    placement: Placement | None = None,
+    out: str | Path | None = None,
+    on_progress: ProgressListener | None = None,
+    *,
+    is_resumed: bool = False,
+    trust_code: bool = False,
+    ensure: Claim | None = None,
+) -> TrainedRun:
+    """Trains a model on the participations of a trace.
+
+    The model is a function of the trace and of the scenario's tables `data`, `training` and
+    `privacy`.
+
+    Args:
+        trace: trace of `simulate`; the devices of a log have no data.
+        scenario: source of data, training and mechanism; by default the trace's own. Its other
+            tables must equal the trace's.
+        placement: workers and cluster, which only affect the duration, except that a GPU for the
+            aggregator changes its noise.
+        out: a new directory; by default one under runs/.
+        on_progress: function that is called with the progress after every round.
+        is_resumed: whether to continue from the last checkpoint of a training with this `out`.
+        trust_code: whether the code of a custom task that came with the trace may be run.
+        ensure: claim that the rules and the trace must ensure; it is recorded. A training that
+            continues keeps its own.
+
+    Raises:
+        InputError: the claim is not ensured, and nothing is trained; else see
+            `fedray.runs.learning.train`.
+        CheckpointError: `out` has no unfinished training of this scenario, or one that was started
+            without this claim.
+        AggregatorLost, TrainerLost: a worker was lost too often.
+    """
+    opened = open_trace(trace) if isinstance(trace, str | Path) else trace
+    claim = ensure
+    if is_resumed and out is not None:
+        claim = ensured_claim(out, ensure)
+    if claim is not None:
+        check_trace(claim, opened, learning.scenario_to_train(opened, scenario))
+    return learning.train(
+        opened,
+        scenario,
+        placement,
+        out,
+        on_progress,
+        is_resumed=is_resumed,
+        trust_code=trust_code,
+        ensured=None if claim is None else claim.to_document(),
+    )
 
 
 def ensured_claim(directory: str | Path, given: Claim | None = None) -> Claim | None:

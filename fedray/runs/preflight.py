@@ -33,7 +33,7 @@ def preflight(scenario: _Kind, say: Callable[[str], None] = lambda _: None) -> P
 
     Raises:
         Unsustainable: see `check_sustainable`.
-        InputError: see `check_sustainable` and `calibrated`.
+        InputError: see `check_sustainable`, `calibrated` and `Scenario.check_scale`.
     """
     check_sustainable(scenario)
     tasks = tasks_of(scenario)
@@ -42,6 +42,8 @@ def preflight(scenario: _Kind, say: Callable[[str], None] = lambda _: None) -> P
         replace(each, scenario=calibrated_for(each.scenario, own, say))
         for each, own in zip(tasks, worst, strict=True)
     )
+    for each in made:
+        each.scenario.check_scale()
     found: Any = made[0].scenario
     if isinstance(scenario, SeveralTasks):
         found = replace(scenario, tasks=made)

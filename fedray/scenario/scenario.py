@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -20,7 +21,8 @@ from fedray.base.regular_file import read_input
 from fedray.base.rounding import given, up
 from fedray.base.table import Table
 from fedray.encoding.encoding import SumSetting
-from fedray.encoding.tables import ModularTable
+from fedray.encoding.factory import encoding_of
+from fedray.encoding.tables import DeviceNoiseTable, ModularTable
 from fedray.mechanisms.accounting.clip_count import update_noise_multiplier
 from fedray.mechanisms.running import check_can_be_filtered
 from fedray.mechanisms.strategy import Strategy
@@ -129,6 +131,25 @@ class Scenario(Table):
             seed=self.training_seed,
             coefficients=self.privacy.coefficients,
         )
+
+    def check_scale(self) -> None:
+        """Refuses noise of devices that is too small or too large for the scale of `privacy.trust`.
+
+        No validator does so: plans and stress tests replace noise and report goal, and recorded
+        runs stay readable.
+
+        Raises:
+            ScenarioError: the scale does not fit.
+        """
+        table, is_model = self.privacy.sent, self.training.enabled or self.analytics is None
+        # A target gets its noise later.
+        if not isinstance(table, DeviceNoiseTable) or not is_model or self.privacy.target:
+            return
+        setting = self.sum_setting(table.parameters)
+        if not self.training.enabled:
+            # No sample of the cohort is trained, so the devices add all of their noise.
+            setting = replace(setting, sampled=setting.devices)
+        encoding_of(table, setting)
 
     def to_document(self) -> dict[str, Any]:
         """Returns digest and tables as run.json, training.json and unfinished.json record them.

@@ -399,6 +399,10 @@ class Comparison(DrawnResult):
     def _noisy(self) -> list[Group]:
         return [group for group in self.groups if group.noise_multiplier is not None]
 
+    def mean_text(self, group: Group) -> str:
+        """Returns the answer's metric and its mean over the seeds of a group, with its interval."""
+        return self._mean_text(group, self.metric)
+
     def _mean_text(self, group: Group, metric: Metric) -> str:
         unit = "" if metric.unit.startswith("share") else metric.unit
         mean = interval_text(self.mean(group, metric.name), ".4f")
@@ -484,9 +488,7 @@ class Comparison(DrawnResult):
         half, errors = (found.high - found.low) / 2, self._within(group)
         if found.count < 2 or not self.may_be_chance(group) or half <= errors:
             return ""
-        paired = self._paired(group, self.metric.name)
-        enough = seeds_to_tell(paired, self._confidence(self.metric.name))
-        about = f"about {enough:,}" if enough else "over 1,000"
+        about = self.seeds_that_tell
         pair = f"{self.ranked[0].name} and {group.name}"
         return (
             f"{found.count} seeds are too few to tell {pair} apart by {self.metric.title}: their "
@@ -494,6 +496,18 @@ class Comparison(DrawnResult):
             f"{scale * errors:.3g} by the held-out set; {about} seeds would do if mean and spread "
             "stayed the same (estimate)."
         ).replace("  ", " ")
+
+    @property
+    def seeds_that_tell(self) -> str | None:
+        """How many seeds would tell the best from the next if mean and spread stayed the same, such
+        as "about 12"; None without an interval over seeds."""
+        if len(self.ranked) < 2:
+            return None
+        paired = self._paired(self.ranked[1], self.metric.name)
+        if paired.count < 2:
+            return None
+        enough = seeds_to_tell(paired, self._confidence(self.metric.name))
+        return f"about {enough:,}" if enough else "over 1,000"
 
     def _is_within_errors(self, group: Group) -> bool:
         difference = abs(self.deciding(group).mean)

@@ -46,7 +46,8 @@ def comparison_subject(comparison: Comparison) -> Subject:
     trained = trained_subject(first.first).population
     each = first.trainings.replace(" (", " each (")
     return Subject(
-        f"{trained}, trace {comparison.trace_digest[:12]}",
+        trained,
+        trace=comparison.trace_digest[:12],
         runs=each if _share_trainings(comparison) else f"{counted(runs, 'training')} in all",
     )
 
@@ -125,10 +126,12 @@ def _means_table(comparison: Comparison, metric: Metric) -> Table:
     subject = _subjects(comparison)
     of_means = "of a mean, half of its own 95 % interval (Student's, over seeds)"
     of_pair = f"of a difference, half of {comparison.simultaneous(metric.name)}"
-    at = f" at {comparison.privacy}" if comparison.privacy else ""
+    learned = _learned(comparison)
+    comma = "," if learned.endswith("train") else ""
+    at = f"{comma} at {comparison.privacy}" if comparison.privacy else ""
     at += " or without noise" if at and len(comparison.ranked) < len(comparison.groups) else ""
     return Table.of(
-        f"{metric.title.capitalize()}{metric.in_unit}{at}: {metric.better} is better",
+        f"{metric.title.capitalize()}{metric.in_unit}{learned}{at}: {metric.better} is better",
         comparison.groups,
         cells,
         method=(PAIRED,) if metric == comparison.metric else (),
@@ -136,6 +139,22 @@ def _means_table(comparison: Comparison, metric: Metric) -> Table:
         subject=lambda group: replace(subject(group), sample=group.sample),
         legend=[("±", f"{of_means}; {of_pair}")],
     ).varied()
+
+
+def _learned(comparison: Comparison) -> str:
+    """Returns the model, its data, and how many devices of a round train, as far as all settings
+    share them."""
+    runs = [run for group in comparison.groups for run in group.runs.values()]
+    of = [each.document["scenario"] for each in runs]
+    models = {each["training"]["task"]["kind"].replace("_", " ") for each in of}
+    data = {each["data"]["kind"].replace("_", " ") for each in of}
+    shares = {(each["training"]["cohort_sample"], each["rounds"]["report_goal"]) for each in of}
+    said = f" of the model {models.pop()}" if len(models) == 1 else ""
+    said += f" on the data {data.pop()}" if len(data) == 1 else ""
+    if len(shares) == 1:
+        ((sample, goal),) = shares
+        said += f", {min(sample, goal):,} of {goal:,} reports of a round train"
+    return said
 
 
 def _reach_table(reach: Reach, delta: float) -> Table:

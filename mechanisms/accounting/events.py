@@ -138,7 +138,7 @@ class StrategyRelease(GaussianEvent):
     """s at contributions of norm 1, its proof, and a pattern that attains its lower bound."""
     participation: MinSep | None = None
     """The (b, k) whose patterns have at most this sensitivity; None for the recorded patterns of
-    the devices."""
+    the devices, or for those that rules within periods permit."""
     query: str = UPDATES
     """Name of a round's release, before the noise."""
 

@@ -1,5 +1,6 @@
 """The claim `most_per_period` on local days: checked on runs and logs, and ensured before a run."""
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -76,6 +77,47 @@ def test_the_fullest_local_day_of_a_log_is_that_of_the_worst_zone(tmp_path: Path
         assert f'participations = {fullest}, period = "local_day"' in finding.should_say
         counts.append(int(fullest))
     assert len(set(counts)) > 2
+
+
+def is_kept(pattern: tuple[int, ...], starts: np.ndarray, most: int, period: dict) -> bool:
+    """Whether a device of some zone may be in these rounds."""
+    each = starts[list(pattern)]
+    if "hours" in period:
+        return bool((each[most:] - each[:-most] >= HOUR * period["hours"]).all())
+    days = np.floor((each + HOUR * OFFSETS[:, None]) / DAY)
+    return bool((days[:, most:] > days[:, :-most]).all(axis=1).any())
+
+
+@pytest.mark.parametrize("most", [1, 2])
+@pytest.mark.parametrize("period", [{"hours": 6.0}, {"period": "local_day"}])
+def test_a_claimed_limit_of_a_log_ensures_the_largest_sensitivity_of_all_patterns_that_keep_it(
+    tmp_path: Path, period: dict, most: int
+) -> None:
+    starts = 14 * 3600 + 1801 + 7200 * np.arange(14)
+    trace = log_of(tmp_path / "l", [starts[[place]] for place in range(14)])
+    enforced = audit_trace(trace, claim=claim_of(most, **period)).mechanisms[0].enforced
+    found = enforced.sensitivity
+    C = Tree().definition(14)
+    patterns = (
+        pattern
+        for size in range(1, 11)
+        for pattern in itertools.combinations(range(14), size)
+        if is_kept(pattern, starts, most, period)
+    )
+    largest = max(np.linalg.norm(C[:, list(each)].sum(axis=1)) for each in patterns)
+    assert found is not None
+    assert found.is_exact
+    assert found.value == pytest.approx(largest)
+    assert is_kept(found.worst_pattern, starts, most, period)
+    assert enforced.participation is not None
+    outer = Tree().participation_sensitivity(enforced.participation).value
+    if "hours" in period and most == 1:
+        # It is a wait, of which (b, k) say all at an even pace.
+        assert found.value == pytest.approx(outer)
+    elif "hours" in period or most == 1:
+        assert found.value < 0.95 * outer
+    else:
+        assert found.value <= outer * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("period", [{"hours": 6.0}, {"period": "local_day"}])

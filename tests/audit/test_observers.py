@@ -70,6 +70,10 @@ from fedray.report.figures import malicious_devices
 from fedray.report.page import audit_page
 from fedray.report.terminal import short_audit_text
 from fedray.runs.budgeted import reserved
+from fedray.runs.pipeline import run_scenario
+from fedray.runs.simulation import simulate
+from fedray.runtime.placement import Placement
+from fedray.scenario import Scenario
 
 PATTERNS = [[0, 2], [1, 3], [0], [1, 2], [3], [0, 3], [1], [2]]
 """Rounds of eight devices; the four rounds have three of them each."""
@@ -79,6 +83,66 @@ LOCAL = (IDENTITY, "privacy.trust={kind='local', parameters=1000, scale=4096}")
 ENCLAVE = ("privacy.trust={kind='enclave'}",)
 # Discrete noise with a small share of each device, whose tau counts.
 COARSE = {"parameters": 3, "scale": 2}
+
+
+def test_an_enclave_rests_on_the_claim_that_the_run_had_to_ensure(small, tmp_path: Path) -> None:
+    """The operator's rows name it; a server and devices keep no policy for their operator."""
+    place = Placement(1, "in-process")
+    limits = ("participation.round_separation=2", "participation.max_participations=2")
+    scenario = small(*ENCLAVE, *limits)
+    mechanism, z = scenario.privacy.mechanism, scenario.privacy.noise_multiplier
+    claim = Claim(mechanism=mechanism, noise_multiplier=z, rounds=scenario.rounds.count)
+    for name, ensured in (("with", claim), ("without", None)):
+        audit = audit_trace(run_scenario(scenario, place, tmp_path / name, ensure=ensured))
+        assert audit.observers is not None
+        said = f"the claim {claim.digest[:12]}" if ensured else "no claim"
+        named = {each.name for each in audit.observers if f"; {said} was ensured" in each.reason}
+        assert named == {OPERATOR, SYBILS}
+        assert f"{said} was ensured" in audit_page(audit)
+        # Figures of a mechanism of one's own choice are of the same run.
+        assert audit_trace(audit.trace, noise_multiplier=9.0).observers is not None
+        other = audit_trace(audit.trace, noise_multiplier=9.0).observers_of_verdict[2].reason
+        assert other.endswith(f"{said} was ensured")
+    by_server = audit_trace(simulate(small(*limits), place, tmp_path / "server"))
+    assert by_server.observers is not None
+    assert not any("was ensured" in each.reason for each in by_server.observers)
+
+
+def test_trust_models_of_one_kind_differ_by_their_parameters(tmp_path: Path) -> None:
+    tables = {
+        "population": {"devices": 3000},
+        "participation": {"timer_hours": 20.0, "timer_resets_on": "upload"},
+        "rounds": {
+            "mode": "upload-then-train",
+            "count": 2,
+            "report_goal": 500,
+            "uploads": {"window_hours": 24.0, "windows": 2, "schedule": {"kind": "all"}},
+        },
+        "analytics": {
+            "question": {"kind": "histogram", "size": 16},
+            "values": {"kind": "words", "words": 16},
+            "trust": [
+                {"kind": "devices", "least_devices": 100},
+                {"kind": "local"},
+                {"kind": "devices", "least_devices": 300},
+            ],
+            "epsilon": 1.0,
+            "delta": 1e-8,
+        },
+        "training": {"enabled": False},
+    }
+    audit = audit_trace(
+        simulate(Scenario.from_tables(tables), Placement(1, "in-process"), tmp_path / "t")
+    )
+    names = ["devices (least_devices=100)", "local", "devices (least_devices=300)"]
+    assert [each.trust for each in audit.released] == names
+    table = observers_table(audit)
+    assert table is not None
+    assert [each.trust for each in audit.observers or ()] == [
+        name for name in names for _ in OBSERVERS
+    ]
+    shown = table.text(300)
+    assert all(name in shown for name in names)
 
 
 # 300 random crosses of features

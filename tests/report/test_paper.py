@@ -138,7 +138,7 @@ def test_pairs_of_a_stress_test_are_named_once_and_bounds_are_named() -> None:
         for pair in ("100 to 90", "400 to 300", "400 to 440", "1,000 to 2,001"):
             assert texts.count(pair) == 1
         assert "banded (upper bound)" in texts
-    assert figure.y.title == "Cost at equal epsilon (%)"
+    assert figure.y.title == "Cost at equal epsilon beside the best of its kind (%)"
     assert max(figure.series[-1].y) == pytest.approx(7.3)
     (table,) = stressed().tables()
     column = table.columns.index("cost at equal epsilon")
@@ -388,6 +388,7 @@ def test_a_table_takes_both_columns_of_a_page_only_if_one_is_too_narrow() -> Non
         return Table.headed("", [heads, cells]).rendered("tex").splitlines()[0]
 
     assert kind(*["1.25"] * 6) == r"\begin{table}"
+    assert kind(*["1.25"] * 10) == r"\begin{table}", "with smaller gaps"
     assert kind(*["1.25"] * 12) == r"\begin{table*}"
     assert kind("a" * 30, "b" * 30) == r"\begin{table*}"
     assert kind("a word " * 9, "1") == r"\begin{table}", "prose has lines of 14 em"
@@ -643,7 +644,7 @@ def test_a_column_that_says_in_what_rows_differ_cannot_be_left_out(
     table = Table.of("t", ["if x=1", "if x=2"], cells, subject=lambda each: Subject("p", each))
     monkeypatch.setattr("fedray.base.result.Result.tables", lambda self: [table])
     written = {}
-    for columns in ("rho, (b, k),condition", "rho, (b, k)"):
+    for columns in ("rho, (b, k),condition", '"rho, (b, k)", condition', "rho, (b, k)"):
         file = tmp_path / f"{len(written)}.csv"
         given = ("mechanism", "tree", *SETTING, "--table", str(file), "--columns", columns)
         code, _, err = fedray_command(*given)
@@ -653,6 +654,7 @@ def test_a_column_that_says_in_what_rows_differ_cannot_be_left_out(
     heads, err = written[2]
     assert heads[0] == "condition"
     assert "hides in which condition rows differ" in err
+    assert "add the column 'condition'" in err
 
 
 def test_a_caption_has_the_settings_of_the_command(fedray_command, tmp_path: Path) -> None:
@@ -766,8 +768,9 @@ def test_references_of_a_folder_get_what_they_lack_and_keep_what_they_have(
         "fedray",
     ]
     (cited,) = [each for each in file.read_text().splitlines() if "Mechanisms: " in each]
-    tree = r"tree \cite{honaker2015efficient,kairouz2021practical}"
-    assert cited == rf"% Mechanisms: {tree}; blt \cite{{mcmahan2024hassle}}"
+    tree = r"tree~\cite{honaker2015efficient,kairouz2021practical}"
+    line = rf"Mechanisms: {tree}; blt~\cite{{mcmahan2024hassle}}."
+    assert cited == rf"\par\smallskip\footnotesize {line}", "LaTeX reads it"
     # There is nothing more to add, so the file stays as it is.
     assert str(references) not in fedray_command(*given)[1]
     assert references.read_text() == text

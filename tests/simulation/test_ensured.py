@@ -26,7 +26,8 @@ from fedray.runs import pipeline
 from fedray.runs.budgeted import charge_run, reserved
 from fedray.runs.calibrated import worst_participation
 from fedray.runs.ensured import unensured
-from fedray.runs.pipeline import resume_run, run_scenario
+from fedray.runs.learning import scenario_of
+from fedray.runs.pipeline import resume_run, run_scenario, train
 from fedray.runs.release_guard import ClaimGuard
 from fedray.runs.simulation import simulate, simulate_checked
 from fedray.runtime.placement import Placement
@@ -615,6 +616,48 @@ def test_a_training_records_its_claim_and_a_live_one_stops_before_the_refused_ro
     assert "noise_multiplier=3 is not ensured; the scenario has 1" in err
 
 
+@pytest.mark.slow
+def test_a_training_that_continues_keeps_its_claim_and_refuses_another(
+    small, tmp_path: Path, fedray_command
+) -> None:
+    tree = ('mechanism = "tree"', "noise_multiplier = 3.0", "delta = 1e-8")
+    files = {}
+    for rounds in (24, 30):
+        files[rounds] = tmp_path / f"{rounds}.toml"
+        files[rounds].write_text("\n".join((*tree, f"rounds = {rounds}")))
+    trace = simulate(small(*CROWD, *TRAINED), HERE, tmp_path / "t")
+    with pytest.raises(InputError, match="rounds=23 is not ensured; the rules ensure 24"):
+        train(trace, None, HERE, tmp_path / "m", ensure=claim_of(rounds=23))
+    assert not (tmp_path / "m").exists()
+
+    def interrupt(progress: object) -> None:
+        if getattr(progress, "trained", 0) == 5:
+            raise KeyboardInterrupt
+
+    for name, ensured in (("m", read_claim(files[24])), ("without", None)):
+        with pytest.raises(KeyboardInterrupt):
+            train(trace, None, HERE, tmp_path / name, interrupt, ensure=ensured)
+    place = ("--place", "backend=in-process")
+    for name, said in (("m", "with another claim"), ("without", "without a claim")):
+        resumed = ("--quiet", "train", "--resume", str(tmp_path / name), *place)
+        code, _, err = fedray_command(*resumed, "--ensure", str(files[30]))
+        assert code == 2
+        assert f"was started {said} to ensure; leave the claim out" in err
+        assert not (tmp_path / name / "training.json").exists()
+    # With its own claim, and without --ensure, it continues under the same one.
+    resumed = ("--quiet", "train", "--resume", str(tmp_path / "m"), *place)
+    code, _, err = fedray_command(*resumed, "--ensure", str(files[24]))
+    assert code == 0, err
+    with pytest.raises(KeyboardInterrupt):
+        train(trace, None, HERE, tmp_path / "n", interrupt, ensure=claim_of(rounds=24))
+    again = train(trace, None, HERE, tmp_path / "n", is_resumed=True)
+    own = json.loads((tmp_path / "m" / "training.json").read_text())
+    for document in (own, again.document):
+        assert document["ensured"] == claim_of(rounds=24).to_document()
+    # The claim is checked again, against a trace that may have been exchanged.
+    assert audit_trace(tmp_path / "t", scenario=scenario_of(trace), trained=again).claim_holds
+
+
 def test_a_run_that_released_nothing_leaves_no_reservation(small, tmp_path: Path) -> None:
     tree = ("privacy.mechanism={kind='tree'}", "privacy.noise_multiplier=30.0")
     ledger = Ledger.create(tmp_path / "l", 9.0, 1e-6, "quarter")
@@ -822,7 +865,21 @@ def test_answers_to_a_question_ensure_a_claim(tmp_path: Path, fedray_command) ->
     assert "The claim holds." in audit.page()
     assert audit.to_json_in_full()["claim_holds"] is True
     answer = ("--quiet", "answer", folder, "--json", "--ensure", str(claim))
-    assert fedray_command(*answer)[0] == 0
+    run_page = (tmp_path / "t" / "answer.html").read_text()
+    assert f"The claim {read_claim(claim).digest[:12]} had to be ensured." in run_page
+    # Another claim than that of the run.
+    claim.write_text(f"{text}epsilon = 3.2\ndelta = 3.1e-8\n")
+    digest = read_claim(claim).digest
+    code, out, err = fedray_command(*answer, "--page", str(tmp_path / "a.html"))
+    assert code == 0, err
+    assert json.loads(out)["ensured"] == digest
+    assert json.loads((tmp_path / "t" / "answer.json").read_text())["ensured"] == digest
+    assert f"The claim {digest[:12]} had to be ensured." in (tmp_path / "a.html").read_text()
+    code, out, _ = fedray_command(*answer[:-2], "--set", "analytics.epsilon=2.0")
+    assert (code, "ensured" in json.loads(out)) == (0, False)
+    claim.write_text(f"{text}epsilon = 3.1\ndelta = 3.1e-8\n")
+    code, out, err = fedray_command(*answer[:-2])
+    assert json.loads(out)["ensured"] == read_claim(claim).digest
     code, out, err = fedray_command(*answer, "--set", "analytics.epsilon=2.0")
     assert (code, out) == (2, "")
     assert err.startswith("fedray: claim: epsilon=3.1 is not ensured; the rules ensure ")

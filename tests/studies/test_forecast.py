@@ -72,13 +72,30 @@ def test_a_continuation_keeps_the_timer_the_state_and_its_seed(run) -> None:
 def test_the_pace_continues_a_daily_pattern_and_a_slower_server() -> None:
     """Rounds only from 0:00 to 11:00, and from day 10 on every second one."""
     starts = np.array(
-        [day * DAY + 3600.0 * h for day in range(20) for h in range(0, 12, 1 if day < 10 else 2)]
+        [day * DAY + 3600.0 * h for day in range(20) for h in range(0, 12, 1 if day < 10 else 2)],
+        np.float64,
     )
     pace = Pace(starts)
     assert "step" in pace.drift
     found = pace.continued(60, np.random.default_rng(1))
     assert 8.5 < (found[-1] - starts[-1]) / DAY < 12.0
     assert ((found % DAY) / 3600.0 < 13.0).mean() > 0.9
+
+
+def test_a_server_that_stops_each_day_begins_again_at_its_hour() -> None:
+    """From day 3 on, rounds each two hours from 14:00 to 4:00, up to two minutes late."""
+    late = np.random.default_rng(3).uniform(0.0, 120.0, 8 * 20)
+    hours = np.array([24.0 * day + 14.0 + 2.0 * h for day in range(3, 23) for h in range(8)])
+    before = np.arange(0.0, 72.0, 2.0)
+    pace = Pace(np.concatenate([before * 3600.0, hours * 3600.0 + late]))
+    assert "no rounds from 4.0 h to 14.0 h" in pace.drift
+    for seed in range(5):
+        found = pace.continued(80, np.random.default_rng(seed))
+        hour = found % DAY / 3600.0
+        assert not ((hour > 5.5) & (hour < 13.9)).any()
+        assert 9.5 < (found[-1] - found[0]) / DAY < 10.5
+        first = hour[(hour > 13.9) & (hour < 15.0)]
+        assert ((first >= 14.0) & (first < 14.0 + 2.0 / 60)).all()
 
 
 def test_a_weekend_is_found_after_two_of_them() -> None:

@@ -28,13 +28,16 @@ from fedray.report.works import works_named
 from fedray.scenario import Scenario
 from fedray.studies.simulated import Truth
 from fedray.studies.stress import judged as judging
-from fedray.studies.stress.condition import Condition
+from fedray.studies.stress.condition import Condition, order_of_kinds
 from fedray.studies.stress.judged import Judged, Stressed, StressRow
 from fedray.studies.stress.outcome import MOST_EXCEEDING, Outcome, share
 from fedray.studies.stress.result import StressResult
 from fedray.studies.stress.run import stress
 
-FIGURES = ["stress-epsilon", "stress-noise-factor", "stress-cost-at-equal-epsilon"]
+FIGURES = [
+    *("stress-epsilon", "stress-error", "stress-noise-factor"),
+    "stress-cost-at-equal-epsilon",
+]
 HERE = fedray.Placement(1, "in-process")
 DELTA = 1e-10
 
@@ -446,6 +449,7 @@ def test_a_distribution_of_truths_has_a_verdict_tables_figures_and_a_page(
     before, after = result.verdict.split(" Robust over all 2 conditions: ")
     assert before == f"As written: {result.conditions[0].answer}"
     assert f"of {SEEDS} runs exceed epsilon 4" in before
+    assert before.startswith("As written: Design for min-sep ")
     assert after == result.robust.answer
     assert f"of {2 * SEEDS} runs exceed epsilon 4" in after
     (estimate,) = result.estimates
@@ -473,17 +477,16 @@ def test_a_distribution_of_truths_has_a_verdict_tables_figures_and_a_page(
     )
     base_table, of_what_if, by_condition, robust = result.tables()
     said = [each.subject.condition for each in (base_table, of_what_if, robust)]
-    assert said == [
-        "as written",
-        "if participation.timer_hours=12",
-        "robust over all 2 conditions",
-    ]
+    assert said == ["as written", "timer of 12 h", "robust over all 2 conditions"]
     assert [row[0] for row in by_condition.rows] == said
-    names = [*FIGURES, *(f"{name}-if-participation-timer-hours-12" for name in FIGURES)]
-    assert [each.name for each in result.figures()] == names
-    assert {each.subject.condition for each in result.figures()} == {*said[:2]}
+    assert [each.name for each in result.figures()] == ["stress-error", "stress-epsilon"]
+    assert {each.subject.condition for each in result.figures()} == {"2 conditions"}
+    panels = [panel for figure in result.figures() for panel in figure.panels]
+    assert [each.title for each in panels] == 2 * said[:2]
+    names = [each.name for each in panels]
+    names += [f"{e}{k}" for k in ("", "-if-participation-timer-hours-12") for e in FIGURES[2:]]
     assert all(f'id="{name}"' in result.page() for name in names)
-    for figure in result.figures():
+    for figure in panels:
         for series in figure.series:
             assert (np.diff(series.x) >= 0).all()
         assert len({series.name for series in figure.series}) == len(figure.series)
@@ -580,14 +583,18 @@ def test_accuracy_is_compared_at_equal_epsilon_for_the_estimate_and_the_truth(
         assert [*group.runs] == [1, 2], "seeds are pairs"
         if name != "none":
             assert 3.99 < group.epsilon[basis] <= 4.0
+    assert result.comparison.none_is_best, "no setting learned"
     assert result.comparison.answer in result.verdict
     assert json.loads(json.dumps(result.to_json()))["comparison"]["groups"]
-    assert [each.name for each in result.figures()][:3] == FIGURES
+    assert [each.name for each in result.figures()][:4] == FIGURES
     (ahead,) = (each for each in said if "of CPU time" in each)
     assert "training.cohort_sample=5 take less" in ahead
     rows, trained = result.tables()
     assert rows.subject.population == trained.subject.population
-    assert "trace " in rows.subject.population
+    assert rows.subject.trace == trace.digest[:12]
+    printed = [e for e in rows.rendered("tex").splitlines() if not e.startswith("%")]
+    assert trace.digest[:12] not in "".join(printed), "a comment has it"
+    assert trained.columns[:3] == ("mechanism", "estimate", "k")
     with pytest.raises(InputError, match="does not apply to a trace"):
         stress(trace, estimated=[6], seeds=2)
 
@@ -692,7 +699,7 @@ def test_the_verdict_prefers_a_mechanism_that_keeps_the_target_to_one_of_less_no
         for name, spent, error in (("blt", 4.5, 1.0), ("tree", 3.9, 2.0))
     )
     verdict = StressResult("", 4.0, DELTA, (MinSep(40, 9, 4),), rows).verdict
-    assert verdict.startswith("Design for min-sep 10 (k 4), best as tree: its error exceeds "), (
+    assert verdict.startswith("Design for min-sep 10 (k 4) with tree: RMS error "), (
         "the given estimate has no rows"
     )
 
@@ -854,7 +861,7 @@ def test_estimates_of_one_truth_are_on_the_axis_and_the_truth_is_a_line() -> Non
         assert plotly_figure(figure)["layout"]["xaxis"]["ticktext"] == ["15", "20"]
         assert [*figure.series[0].x] == [15.0, 20.0]
         assert [mark.at for mark in figure.marks if mark.axis == "x"] == [12.0]
-        assert len(figure.y.title) <= 25
+        assert len(figure.y.title) <= 60, "two lines of a narrow figure"
 
 
 def test_the_published_pairs_name_their_paper_and_their_costs_are_rounded_once(
@@ -896,9 +903,10 @@ def test_an_estimate_is_judged_by_what_the_rules_enforce_and_not_by_what_happene
     assert by_estimate[9].exceeding == 1.0
     assert by_estimate[8].exceeding == 0.0
     assert only_recommended(rows).estimated_min_sep == 8
-    assert result.verdict.startswith("No given estimate keeps epsilon 4")
-    nearest, advised, truth = [9, 5, 0.95, 95], [8, 5], [8, 5, 4, 4, 9]
-    assert numbers_in(result.verdict)[:7] == [4, *nearest, *advised]
+    advised, _, rest = result.verdict.partition(" No given estimate keeps epsilon 4")
+    assert numbers_in(advised) == [8, 5, 1, 4]
+    truth = [8, 5, 4, 4, 9]
+    assert numbers_in(rest)[:4] == [9, 5, 0.95, 95]
     assert numbers_in(result.verdict)[-5:] == truth
     (table,) = result.tables()
     assert [row[table.columns.index("epsilon")] for row in table.rows] == ["4.0000", "4.1000"]
@@ -931,8 +939,10 @@ def test_the_verdict_names_the_planners_estimate_and_one_above_the_rounds(number
     verdict = StressResult("", 4.0, DELTA, given, rows, planned=given[:1]).verdict
     by_plan = "min-sep 8 (k 5), the estimate of `fedray plan`, not with min-sep 50 (k 1)"
     assert by_plan in verdict
+    _, _, verdict = verdict.partition("at epsilon 4. ")
     assert numbers_in(verdict)[:6] == [4, 8, 5, 50, 1, 40]
     only = StressResult("", 4.0, DELTA, given[1:], rows).verdict
+    _, _, only = only.partition("at epsilon 4. ")
     assert numbers_in(only)[:5] == [4, 50, 1, 40, 3.0]  # epsilon, estimate, rounds, needed factor
     (table,) = StressResult("mine", 4.0, DELTA, given, rows).tables()
     assert [row[0] for row in table.rows] == ["8, 5", "9, 5", "50, 1 (> 40 rounds)"]
@@ -958,7 +968,7 @@ def test_an_estimate_that_one_run_of_20_exceeds_is_not_said_to_hold_in_all_runs(
     row = simulated_rows((8,), 8)[0]
     rows = tuple(replace(row, seed=seed, epsilon=3.9 + 0.2 * (seed == 7)) for seed in range(20))
     verdict = StressResult("", 4.0, DELTA, (MinSep(40, 8, 5),), rows).verdict
-    assert verdict.startswith("Epsilon 4 holds in at least 95 % of the runs ")
+    assert " Epsilon 4 holds in at least 95 % of the runs " in verdict
 
 
 def test_a_changed_scenario_is_said_with_its_keys_and_only_bounds_are_marked_as_such() -> None:
@@ -970,7 +980,7 @@ def test_a_changed_scenario_is_said_with_its_keys_and_only_bounds_are_marked_as_
     estimates = (MinSep(40, 8, 5), MinSep(40, 9, 5))
     result = StressResult("small", 4.0, DELTA, estimates, rows, scenario=run, overrides=keys)
     (table,) = result.tables()
-    condition = "if population.devices=2000 and rounds.count=30"
+    condition = "2,000 devices and 30 rounds"
     setting = "30 rounds, 60 reports a round, timer 24 h, no pace"
     of = f"of small (2,000 devices), {condition}, {setting}, in 4 runs (seeds 0 to 3), for RmsLoss"
     assert table.caption.endswith(f", {of}")
@@ -1161,12 +1171,12 @@ def test_a_test_with_what_ifs_answers_for_each_condition_which_estimate_keeps_an
     assert spent == pytest.approx([epsilon_of(searched(tree, *each) / z) for each in truths])
     assert spent[0] < 4.0 < spent[2]
     base, robust = document["verdict"].split(" Robust over all 3 conditions: ")
-    assert base.startswith("As written: Epsilon 4 holds in all runs with min-sep 100 (k 4), not ")
-    assert "Design for min-sep 144 (k 3)" in base
+    assert base.startswith("As written: Design for min-sep 144 (k 3) with banded-toeplitz: RMS ")
+    assert "Epsilon 4 holds in all runs with min-sep 100 (k 4), not " in base
     over = "the timer over the pace (48 h / 20 minutes = 144): rounds start at that pace, and"
     assert f"{over} the population does not matter here." in base
-    assert robust.startswith("No given estimate keeps epsilon 4")
-    assert "Design for min-sep 72 (k 6)" in robust
+    assert robust.startswith("Design for min-sep 72 (k 6) with banded-toeplitz: RMS error ")
+    assert "No given estimate keeps epsilon 4" in robust
 
 
 @pytest.mark.slow
@@ -1251,20 +1261,20 @@ def test_populations_of_conditions_stand_in_their_own_captions_and_no_row_of_ano
     first, second, by_condition, robust = result.tables()
     setting = "40 rounds, 60 reports a round, timer 24 h, no pace"
     runs = "runs (seeds 0 to 3)"
-    if_larger = "if population.devices=5000"
+    if_larger = "1.67 times the devices (5,000)"
     for table, of in (
-        (first, f"small (3,000 devices), as written, {setting}, in 4 {runs}"),
+        (first, f'small (3,000 devices), "as written", {setting}, in 4 {runs}'),
         (second, f"small (5,000 devices), {if_larger}, {setting}, in 4 {runs}"),
         (robust, f"small, robust over all 2 conditions, {setting}, in 8 {runs}"),
         (by_condition, f"small, {setting}, in 4 {runs} of each condition"),
     ):
         assert table.caption.endswith(f", of {of}, for RmsLoss")
-    listed = "Conditions: as written; if population.devices=5000"
-    assert f"{listed}." in robust.notes
-    assert f". {listed}.}}" in robust.rendered("tex"), "in the caption"
+    assert f'Conditions: "as written"; {if_larger}.' in robust.notes
+    listed = f". Conditions: ``as written''; {if_larger}}}"
+    assert listed in robust.rendered("tex"), "in the caption"
     (row, _, over_all) = by_condition.rows
     assert row[:4] == ("as written", "8", "5", "8, 5")
-    assert row[-2:] == ("8", "8: 3.9000")
+    assert row[-3:] == ("8", "-", "8: 3.9000")
     assert over_all[:2] == ("robust over all 2 conditions", "8")
     assert over_all[by_condition.columns.index("runs above 4")] == "0 of 8"
 
@@ -1295,7 +1305,12 @@ def test_two_seeds_that_do_not_tell_are_said_to_be_too_few(trace_of, trained_of)
         found = StressResult(
             "t", 4.0, DELTA, (), (judged_row("tree"),), fedray.compare_runs(runs, trace)
         )
-        assert ("2 seeds are too few to tell" in found.verdict) == (seeds == 2)
+        _, _, said = found.verdict.partition("Trained, ")
+        enough = {2: "over 1,000", 3: "about 49"}[seeds]
+        assert f"{seeds} seeds are too few; {enough} would do for the two best" in said
+        assert said.startswith("blt has accuracy ")
+        assert " and cannot be told from tree (" in said
+        assert len(said) < 400, "four lines"
 
 
 def conditions_of(spent, **figures) -> StressResult:
@@ -1366,7 +1381,7 @@ def test_the_robust_table_has_the_worst_condition_and_no_median_over_a_mixture()
     assert of_8["z for epsilon 4"] == "3.0000", "2 times 6 / 4"
     assert of_8["extra error at z"] == "-"
     assert of_8["cost at equal epsilon"] == "† 0.0 %"
-    said = "In all rows: worst condition if participation.timer_hours=12."
+    said = "In all rows: worst condition timer of 12 h."
     assert said in robust.notes
     by_condition = result.tables()[-2]
     row = dict(zip(by_condition.columns, by_condition.rows[-1], strict=True))
@@ -1386,23 +1401,24 @@ def test_an_estimate_that_fails_in_one_of_many_conditions_does_not_hold() -> Non
     result = StressResult("small", 4.0, DELTA, (MinSep(40, 8, 5),), rows, shared_rows=rows)
     assert result.robust is not None
     answer = result.robust.answer
-    assert answer.startswith("No given estimate keeps epsilon 4 in every condition: the nearest, ")
+    assert "No given estimate keeps epsilon 4 in every condition: the nearest, " in answer
     assert "needs 1.50 times the noise if population.devices=20 (95 % quantile)" in answer
 
 
 def test_the_verdicts_percentage_is_in_the_printed_table_under_its_name() -> None:
     result = conditions_of({8: (3.9, 3.9), 7: (3.0, 3.0)}, regret=0.1)
+    alone = replace(result, rows=result.conditions[0].rows, shared_rows=())
     (found, *_) = (each for each in result.conditions[0].outcomes if each.estimated_min_sep == 8)
     more = share(found.mean_excess)
     assert (
         f"by {more.removeprefix('+')} (extra error at its z, mean over the runs)" in result.verdict
     )
-    (table, *_) = result.tables()
+    (table, *_) = alone.tables()
     shown = table.brief()
     row = dict(zip(shown.columns, shown.rows[1], strict=True))
     assert row["extra error at z"] == more != row["cost at equal epsilon"] == "+10.0 %"
-    (figure,) = (each for each in result.figures() if each.name == FIGURES[2])
-    assert figure.y.title == "Cost at equal epsilon (%), median"
+    (figure,) = (each for each in alone.figures() if each.name == FIGURES[3])
+    assert figure.y.title == "Cost at equal epsilon beside the best of its kind (%), median"
     said = dict(table.explained)["cost at equal epsilon"]
     assert said.endswith("median over the runs")
     header = next(csv.reader(figure_csv(figure).splitlines()))
@@ -1450,3 +1466,42 @@ def test_overrides_of_a_trace_are_of_its_trainings(trace: fedray.Trace) -> None:
         stress(trace, overrides=["training.cohort_sample=4"], **given)
     with pytest.raises(InputError, match=r"must set a key of \[training\] or \[data\]"):
         stress(trace, overrides=["rounds.count=4"], train=True, **given)
+
+
+def test_the_order_of_kinds_is_said_if_it_changes_with_the_estimate() -> None:
+    errors = {"60": {"blt": 5.93, "toeplitz": 6.0}, "100": {"blt": 5.76, "toeplitz": 5.64}}
+    said = order_of_kinds(errors, 4.0)
+    assert "blt beats toeplitz if made for 60 (5.9300 < 6.0000)" in said
+    assert "toeplitz beats blt if made for 100 (5.6400 < 5.7600)" in said
+    assert order_of_kinds({"60": errors["60"]}, 4.0) == ""
+    equal = {**errors, "100": {"blt": 5.76, "toeplitz": 5.760001}}
+    assert order_of_kinds({"100": equal["100"], "60": errors["60"]}, 4.0) == ""
+
+
+def test_the_best_kind_stands_beside_the_others_in_the_verdict_and_by_condition() -> None:
+    """Four runs as written and four in 12 hours, of a tree with error 1 and one with error 1.5."""
+    both = conditions_of({8: (3.9, 3.9)})
+    rows = tuple(
+        replace(row, mechanism=name, rms_error=error)
+        for row in both.rows
+        for name, error in (("tree", 1.0), ("blt", 1.5))
+    )
+    result = replace(both, rows=rows, shared_rows=rows)
+    assert result.verdict.startswith(
+        "As written: Design for min-sep 8 (k 5) with tree: RMS error 1.0000 at epsilon 4; blt +50.0 %."
+    )
+    by_condition = result.tables()[-2]
+    places = [by_condition.columns.index(each) for each in ("best kind", "other kinds")]
+    assert [[row[e] for e in places] for row in by_condition.rows] == 3 * [["tree", "blt +50.0 %"]]
+    (said,) = result.doubts
+    assert "52.8 % may; give 59 seeds" in said
+    error, _ = result.figures()
+    assert {each.y.ends for each in error.panels} == {error.y.ends}
+    # The noise factor is 3.9 / 4.
+    found = {each.name: [*each.y] for panel in error.panels for each in panel.series}
+    assert found == {"tree": pytest.approx([0.975]), "blt": pytest.approx([1.4625])}
+    header, *lines = csv.reader(figure_csv(error).splitlines())
+    assert header[0] == "panel"
+    assert {line[0] for line in lines} == {"as written", "timer of 12 h"}
+    axes = drawn_figure(error, "paper").axes
+    assert len({each.get_ylim() for each in axes}) == 1 < len(axes)

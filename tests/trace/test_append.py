@@ -1,5 +1,7 @@
 """Logs that grow: appends in any steps give the trace of one import of everything."""
 
+import datetime
+import gzip
 import json
 import os
 import random
@@ -10,6 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -47,12 +50,21 @@ class GrowingLog:
         self.options: dict[str, Any] = {"device_column": "device", "round_column": "round"}
         self.form = self.random.choice(["csv", "jsonl", "parquet"])
         self.grows = self.form != "parquet" and chance() < 0.5
-        self.has_texts, self.has_times = chance() < 0.5, chance() < 0.6
-        self.time_form = self.random.choice(["iso", "unix", "minute"])
+        self.is_packed = self.form != "parquet" and chance() < 0.2
+        self.ends_lines = self.is_packed or chance() < 0.7
+        self.has_half = self.form == "parquet" and chance() < 0.3
+        self.has_texts, self.has_times = chance() < 0.5, chance() < 0.7
+        self.time_form = self.random.choice(list(FORMS))
         self.has_owner, self.has_list = chance() < 0.3, chance() < 0.4
         self.is_invalid = chance() < 0.3
+        self.is_respelled = self.has_texts and chance() < 0.4
+        if self.is_respelled:
+            self.options["join_ids"] = chance() < 0.5
         if self.has_times:
-            self.options["time_column"] = "at"
+            self.options |= {"time_column": "at", **FORMS[self.time_form][1]}
+        if chance() < 0.3:
+            period = ["time:day"] if self.has_times and self.time_form != "since" else []
+            self.options["device_column"] = ["device", "app", *period]
         if self.has_owner:
             self.options["owner_column"] = "owner"
         if self.has_list:
@@ -69,23 +81,22 @@ class GrowingLog:
 
     def _day(self, day: int) -> list[Row]:
         rows = []
-        for _ in range(self.random.randrange(1, 30)):
+        for _ in range(self.random.randrange(5, 30)):
             device = self.random.randrange(40)
             # Rounds of a day may go on the next day, when the list has them.
             second = START + 86_400 * day + 60 * self.random.randrange(1440)
             row: Row = {
                 "device": f"dev-{chr(97 + device % 26)}{device}" if self.has_texts else device
             }
+            if self.is_respelled and self.random.random() < 0.2:
+                row["device"] = str(row["device"]).upper().replace("-", "_")
             row["round"] = 3 * day + self.random.randrange(5)
             row["owner"] = f"person{device // 2}"
             row["outcome"] = self.random.choice(["ok", "ok", "dropped"])
-            row["at"] = {
-                "iso": f"{_iso(second)}Z",
-                "unix": second,
-                "minute": f"{_iso(second)[:16]}Z",
-            }[self.time_form]
-            if self.is_invalid and self.random.random() < 0.1:
-                row["device"] = None
+            row["app"] = self.random.choice(["x", "y"])
+            row["at"] = FORMS[self.time_form][0](second)
+            if self.is_invalid and self.random.random() < 0.2:
+                row[self.random.choice(["device", "round", "at", "owner"])] = None
             rows += [row] * self.random.choice([1, 1, 1, 2])
         return rows
 
@@ -96,30 +107,49 @@ class GrowingLog:
         file = self.folder / f"{self.random.randrange(10):02d}-{first}.{self.form}"
         if self.grows:
             file = self.folder / f"{self.random.randrange(2)}.{self.form}"
+        if self.is_packed:
+            file = file.with_name(f"{file.name}.gz")
         is_new = not file.exists()
         if self.form == "parquet":
-            pq.write_table(pa.Table.from_pylist(rows), file)
+            table = pa.Table.from_pylist(rows)
+            if self.has_half:
+                halves = np.arange(len(rows), dtype=np.float16) / 2
+                table = table.append_column("share", pa.array(halves))
+            pq.write_table(table, file)
         else:
             lines = [json.dumps(row) for row in rows]
             if self.form == "csv":
                 lines = [",".join(map(_cell, row.values())) for row in rows]
                 lines = [",".join(rows[0]), *lines] if is_new else lines
-            with file.open("a") as stream:
-                stream.write("".join(f"{line}\n" for line in lines))
+            text = "\n".join(lines) + "\n" * self.ends_lines
+            if not is_new and not self.ends_lines:
+                text = f"\n{text}"
+            with file.open("ab") as stream:
+                stream.write(gzip.compress(text.encode()) if self.is_packed else text.encode())
         if self.has_list:
             # The last two rounds are not released yet.
             listed = [each for each in range(3 * end + (0 if end < DAYS else 2)) if each % 7 != 3]
             self.options["rounds_file"].write_text("".join(f"{each}\n" for each in listed))
 
 
+def _local(form: str) -> Callable[[int], str]:
+    return lambda second: datetime.datetime.fromtimestamp(second, datetime.UTC).strftime(form)
+
+
+FORMS: dict[str, tuple[Callable[[int], Any], dict[str, Any]]] = {
+    "iso": (_local("%Y-%m-%dT%H:%M:%SZ"), {}),
+    "minute": (_local("%Y-%m-%dT%H:%MZ"), {}),
+    "local": (_local("%Y-%m-%d %H:%M:%S"), {"time_zone": "Europe/Berlin"}),
+    "unix": (int, {}),
+    "since": (lambda second: second - START, {"time_unit": "seconds"}),
+    "days": (_local("%d.%m.%Y %H:%M"), {"time_format": "%d.%m.%Y %H:%M"}),
+    "years": (_local("%y-%m-%d %H:%M:%S"), {"time_format": "%y-%m-%d %H:%M:%S"}),
+}
+"""Forms of times: how a second is written, and the options of an import that reads it."""
+
+
 def _cell(value: Any) -> str:
     return "" if value is None else str(value)
-
-
-def _iso(second: int) -> str:
-    import datetime
-
-    return datetime.datetime.fromtimestamp(second, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def check_equal(seed: int, folder: Path) -> None:
@@ -193,6 +223,103 @@ def test_only_new_files_and_new_rows_are_parsed(
     append_log(folder, trace)
     assert len(parsed) == 2
     assert content(trace) == before
+
+
+def test_times_of_the_rounds_file_that_change_change_the_trace(tmp_path: Path) -> None:
+    folder, trace, listed = tmp_path / "log", tmp_path / "trace", tmp_path / "released.csv"
+    write_day(folder, 1, "ab-1,0\nab-2,1\n")
+    options = {"device_column": "device", "round_column": "round", "rounds_file": listed}
+    for second in (5, 9):
+        lines = (f"{each},{START + 60 * each + second}\n" for each in range(2))
+        listed.write_text(f"round,time\n{''.join(lines)}")
+        append_log(folder, trace, **options)
+    append_log(folder, tmp_path / "whole", **options)
+    assert content(trace) == content(tmp_path / "whole")
+
+
+def test_a_time_that_was_cut_off_leaves_no_mark(tmp_path: Path) -> None:
+    """Its minute would make all times rounded to minutes."""
+    folder, trace = tmp_path / "log", tmp_path / "trace"
+    folder.mkdir()
+    file = folder / "1.csv"
+    first, second = (f"{minute:02d}:{minute + 7:02d}" for minute in (10, 20))
+    file.write_text(f"device,round,at\na,0,2026-03-01 12:{first}\nb,1,2026-03-01 12:{second[:2]}")
+    options = {**TEXTS, "time_column": "at"}
+    assert append_log(folder, trace, **options).run["times"]["step"] == 60
+    with file.open("a") as stream:
+        stream.write(f"{second[2:]}\n")
+    append_log(folder, trace)
+    append_log(folder, tmp_path / "whole", **options)
+    assert content(trace) == content(tmp_path / "whole")
+
+
+def test_a_new_first_file_is_judged_as_the_first_one(tmp_path: Path) -> None:
+    """Its numbers are Unix seconds, but milliseconds since a start are told."""
+    folder, trace = tmp_path / "log", tmp_path / "trace"
+    folder.mkdir()
+    (folder / "2.csv").write_text("device,round,at\na,0,10\nb,1,20\n")
+    options = {**TEXTS, "time_column": "at", "time_unit": "milliseconds"}
+    append_log(folder, trace, **options)
+    before = content(trace)
+    (folder / "1.csv").write_text(f"device,round,at\na,2,{START}\nb,3,{START + 9}\n")
+    for place in (trace, tmp_path / "whole"):
+        with pytest.raises(InputError, match="which is a Unix time in seconds"):
+            append_log(folder, place, **options)
+    assert content(trace) == before
+
+
+def test_zeros_do_not_settle_the_unit(tmp_path: Path) -> None:
+    folder, trace = tmp_path / "log", tmp_path / "trace"
+    folder.mkdir()
+    file = folder / "1.csv"
+    file.write_text("device,round,at\na,0,0\n")
+    options = {**TEXTS, "time_column": "at", "time_unit": "milliseconds"}
+    append_log(folder, trace, **options)
+    with file.open("a") as stream:
+        stream.write(f"b,1,{START}\n")
+    for place in (trace, tmp_path / "whole"):
+        with pytest.raises(InputError, match="which is a Unix time in seconds"):
+            append_log(folder, place, **options)
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl"])
+def test_a_file_may_grow_by_an_empty_line(form: str, tmp_path: Path) -> None:
+    file, trace = tmp_path / f"log.{form}", tmp_path / "trace"
+    text = "device,round\na,0\nb,1\n"
+    file.write_text(
+        text if form == "csv" else '{"device":"a","round":0}\n{"device":"b","round":1}\n'
+    )
+    append_log(file, trace, **TEXTS)
+    with file.open("a") as stream:
+        stream.write("\n")
+    append_log(file, trace)
+    append_log(file, tmp_path / "whole", **TEXTS)
+    assert content(trace) == content(tmp_path / "whole")
+
+
+def test_a_condition_on_a_column_of_another_type_is_judged_again(tmp_path: Path) -> None:
+    """Beside 0.5 the number 1 is 1.0 in one import, which is not the text 1."""
+    file, trace = tmp_path / "log.jsonl", tmp_path / "trace"
+    rows = [{"device": "a", "round": 0, "share": 1}, {"device": "b", "round": 1, "share": 1}]
+    file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    options = {**TEXTS, "where": ["share=1", "share=0.5"]}
+    append_log(file, trace, **options)
+    with file.open("a") as stream:
+        stream.write('{"device": "c", "round": 2, "share": 0.5}\n')
+    append_log(file, trace)
+    append_log(file, tmp_path / "whole", **options)
+    assert content(trace) == content(tmp_path / "whole")
+
+
+def test_another_release_reads_all_files_again(
+    grown: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its hashes of rows, or its reasons to leave rows out, may be others."""
+    folder, trace = grown
+    monkeypatch.setattr("fedray.imports.appended.package_versions", lambda: {"duckdb": "9"})
+    found: list[str] = []
+    append_log(folder, trace, on_progress=found.append)
+    assert found[0] == "all files are read again: they were read by other versions of packages"
 
 
 def _changed(folder: Path) -> None:

@@ -18,7 +18,7 @@ from fedray.base.arrays import BoolArray, Int64Array
 from fedray.base.document import Document, IfAny, NotInJson
 from fedray.base.errors import InputError
 from fedray.base.rounding import counted, up
-from fedray.mechanisms.continuation import Continued, largest_continued
+from fedray.mechanisms.continuation import Continued, Future, largest_continued
 from fedray.mechanisms.strategy import SensitivityUnknown, Strategy
 
 Kind = Literal["list", "separation", "cap", "timer", "last round", "noise"]
@@ -69,6 +69,12 @@ class Ahead:
     strategy: Strategy
     patterns: Patterns
     promise: Promise
+    waiting: Int64Array
+    """First round in which each device may take part again by the list in force, [P]; 0 without."""
+
+    def future(self, rules: RulesAhead, first: Int64Array | None = None) -> Future:
+        """Returns the rounds that rules, the list in force and further waits [P] leave open."""
+        return rules.future(self.waiting if first is None else np.maximum(self.waiting, first))
 
     def under(
         self,
@@ -76,7 +82,7 @@ class Ahead:
         first: Int64Array | None = None,
     ) -> tuple[Continued, Reached]:
         """Returns the largest sensitivity, and the (b, k) reached, of all devices."""
-        future = rules.future(first)
+        future = self.future(rules, first)
         found = forward_sensitivity(self.strategy, self.patterns, future)
         return found, reached(self.patterns, future)
 
@@ -100,7 +106,7 @@ class Ahead:
             whole.rounds[rows],
             None if whole.weights is None else whole.weights[rows],
         )
-        return replace(self, patterns=chosen)
+        return replace(self, patterns=chosen, waiting=self.waiting[is_chosen])
 
 
 def changes_that_keep(
@@ -126,7 +132,7 @@ def changes_that_keep(
         yield Change(("list",), False, text)
     else:
         try:
-            first = who_waits(ahead.strategy, ahead.patterns, rules.future(), ahead.promise)
+            first = who_waits(ahead.strategy, ahead.patterns, ahead.future(rules), ahead.promise)
         except SensitivityUnknown as error:
             yield Change(("list",), False, f"Lists and rules are not judged: {error}")
         else:
@@ -155,9 +161,12 @@ def _lists(
     found = False
     for rule in _least_rules(ahead.of_new, ahead, rules, slowest_hours):
         ruled = _with(rules, rule)
-        first = who_waits(ahead.strategy, ahead.patterns, ruled.future(), ahead.promise)
-        yield _verified(ahead, ruled, replace(rule, kinds=("list", *rule.kinds)), first)
+        first = who_waits(ahead.strategy, ahead.patterns, ahead.future(ruled), ahead.promise)
         found = True
+        # Without a device on it, the list adds nothing to the rule, which has a row of its own.
+        if not first.any():
+            continue
+        yield _verified(ahead, ruled, replace(rule, kinds=("list", *rule.kinds)), first)
     if not found:
         text = "No list can help: one participation of a new device would exceed the claim"
         yield replace(none, text=text)
@@ -231,6 +240,7 @@ def _verified(ahead: Ahead, rules: RulesAhead, change: Change, first: Int64Array
         text = f"{_said(change)}: not proven to keep the claim"
         return replace(change, is_enough=False, text=text)
     if first is not None:
+        first = np.maximum(first, ahead.waiting)
         held = int((first > 0).sum())
         never = int((first >= rules.rounds).sum())
         share = held / max(1, first.size)
@@ -291,13 +301,13 @@ def _noise(ahead: Ahead, rules: RulesAhead) -> Change:
     kind: tuple[Kind, ...] = ("noise",)
     if isinstance(ahead.promise.noise, DeviceNoise):
         return Change(kind, False, "More noise is not judged if devices add it")
-    limits = reached(ahead.patterns, rules.future())
+    limits = reached(ahead.patterns, ahead.future(rules))
     if ahead.promise.sensitivity is None or not ahead.promise.allows(0.0, limits, rules.rounds):
         return Change(kind, False, "More noise changes no number of rounds or participations")
 
     limit = ahead.promise.sensitivity
     try:
-        grown = least_noise_growth(ahead.strategy, ahead.patterns, rules.future(), limit)
+        grown = least_noise_growth(ahead.strategy, ahead.patterns, ahead.future(rules), limit)
     except (InputError, SensitivityUnknown) as error:
         return Change(kind, False, f"More noise from now on is not judged: {error}")
     if grown is None:

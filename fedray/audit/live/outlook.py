@@ -21,16 +21,15 @@ from fedray.audit.audit import Audit
 from fedray.audit.claims import Claim
 from fedray.audit.findings import ROUNDED, Finding, Verdict
 from fedray.audit.live.changes import Ahead, Change, changes_that_keep
+from fedray.audit.live.in_force import InForce, RulesInForce, Waiting
 from fedray.audit.live.promise import Promise
 from fedray.audit.live.reached import Reached, reached
-from fedray.audit.live.rules_ahead import RulesAhead, rules_ahead
+from fedray.audit.live.rules_ahead import RulesAhead, paced, rules_ahead
 from fedray.base.document import Document, InJson, Key, NotInJson
 from fedray.base.errors import InputError
 from fedray.base.result import DrawnResult
 from fedray.mechanisms.continuation import Continued
 from fedray.mechanisms.strategy import SensitivityUnknown
-from fedray.scenario.hold import Hold, write_hold
-from fedray.trace.imported import ImportedTrace
 
 VERSION = 1
 """Version of the document."""
@@ -192,6 +191,8 @@ class Outlook(DrawnResult):
     """Largest figures by last round, from the released rounds to the planned ones."""
     audit: NotInJson[Audit]
     """Audit of the released rounds."""
+    waiting: NotInJson[Waiting]
+    """Devices of the list in force."""
     nights: NotInJson[tuple[Night, ...]] = ()
     """Nights of the history, this one included, in order; empty without a history."""
 
@@ -207,7 +208,8 @@ class Outlook(DrawnResult):
         return next((each for each in self.changes if each.first is not None), None)
 
     def write_hold(self, file: Path) -> int:
-        """Writes the devices that must wait, with the first round of each; empty for never.
+        """Writes the devices that must wait, with the first round of each; empty for never. Devices
+        of the list in force are among them.
 
         Returns:
             Number of devices.
@@ -216,23 +218,11 @@ class Outlook(DrawnResult):
             InputError: no list keeps the claim, or the file cannot be written.
         """
         change = self.held
-        if change is None or change.first is None:
-            if self.state is not State.KEPT:
-                reason = "cannot be written: no list keeps the claim"
-                raise InputError.of("hold", str(file), reason, "see the changes that do")
-            first = np.zeros(self.audit.patterns.counts.size, np.int64)
-        else:
-            first = change.first
-        places = np.flatnonzero(first)
-        trace, ids = self.audit.trace, self.audit.patterns.device_ids[places]
-        if isinstance(trace, ImportedTrace):
-            names = trace.ids_of("device").take(ids.astype(np.int64)).to_pylist()
-        else:
-            names = [str(each) for each in ids.tolist()]
-        rounds = first[places].astype(np.float64)
-        rounds[rounds >= self.rounds] = np.inf
-        write_hold(file, Hold(names, rounds, "first_round"))
-        return len(names)
+        if change is None and self.state is not State.KEPT:
+            reason = "cannot be written: no list keeps the claim"
+            raise InputError.of("hold", str(file), reason, "see the changes that do")
+        waiting = self.waiting.joined(None if change is None else change.first)
+        return waiting.write(file, self.audit.trace, self.audit.patterns, self.rounds)
 
     def night_of(self, day: date) -> Night:
         """Returns the line of a history for a judgement on this day."""
@@ -251,7 +241,12 @@ class Outlook(DrawnResult):
         return f"<Outlook of {self.path.name} until round {self.rounds}: {self.state.value}>"
 
 
-def look_ahead(audit: Audit, rounds: int, slowest_hours: float | None = None) -> Outlook:
+def look_ahead(
+    audit: Audit,
+    rounds: int,
+    slowest_hours: float | None = None,
+    in_force: RulesInForce | None = None,
+) -> Outlook:
     """Returns whether the claim of an audit will hold after the last planned round.
 
     Args:
@@ -259,6 +254,7 @@ def look_ahead(audit: Audit, rounds: int, slowest_hours: float | None = None) ->
         rounds: planned number of rounds, R.
         slowest_hours: most hours from one start of a round to the next; without it, rules in hours
             limit nothing.
+        in_force: rules that the server of a log has enforced since a round; None without.
 
     Raises:
         InputError: an argument is out of range, the claim or the mechanism does not cover so many
@@ -280,12 +276,15 @@ def look_ahead(audit: Audit, rounds: int, slowest_hours: float | None = None) ->
     used = audit.mechanisms[0]
     if used.permitted is None:
         raise InputError("until: the noise is unknown; give a claim with noise_multiplier")
-    rules = rules_ahead(trace, audit.scenario, claim, rounds, slowest_hours)
+    forced = InForce(trace, patterns, audit.scenario, in_force)
+    rules = forced.besides(rules_ahead(trace, audit.scenario, claim, rounds))
+    rules = paced(rules, trace, slowest_hours, forced.has_times)
+    waiting = forced.waiting(rules)
     try:
         used.strategy.check_rounds(rounds)
-        limits = reached(patterns, rules.future())
+        limits = reached(patterns, rules.future(waiting.first))
         promise = Promise.of(claim, used.permitted, rounds, limits.max_participations)
-        ahead = Ahead(used.strategy, patterns, promise)
+        ahead = Ahead(used.strategy, patterns, promise, waiting.first)
         forward = ahead.under(rules)
         statements = _statements(audit, claim, rules, promise, forward)
         state = _worst([each.state for each in statements])
@@ -313,11 +312,12 @@ def look_ahead(audit: Audit, rounds: int, slowest_hours: float | None = None) ->
         device=None if device is None else audit.names.of(device),
         past=found.past,
         future=found.future,
-        rules=rules.names,
-        notes=rules.notes,
+        rules=(*rules.names, *waiting.names),
+        notes=(*rules.notes, *forced.notes),
         changes=changes,
         curve=curve,
         audit=audit,
+        waiting=waiting,
     )
 
 

@@ -121,31 +121,42 @@ class RulesAhead:
 
 
 def rules_ahead(
-    trace: Trace | ImportedTrace,
-    scenario: Scenario | None,
-    claim: Claim,
-    rounds: int,
-    slowest_hours: float | None,
+    trace: Trace | ImportedTrace, scenario: Scenario | None, claim: Claim, rounds: int
 ) -> RulesAhead:
-    """Returns the rules of a run's scenario, or those that a claim states about a log.
+    """Returns the rules of a run's scenario, or those that a claim states about a log, without
+    times of rounds.
 
     Args:
         trace: the trace of the released rounds.
         scenario: scenario of the run; None for a log.
         claim: the claim.
         rounds: planned number of rounds.
+    """
+    if scenario is None:
+        return _of_claim(trace, claim, rounds)
+    return _of_scenario(trace, scenario, rounds)
+
+
+def paced(
+    ahead: RulesAhead,
+    trace: Trace | ImportedTrace,
+    slowest_hours: float | None,
+    has_times: bool = False,
+) -> RulesAhead:
+    """Returns rules with times of all planned rounds, if a rule needs them.
+
+    Args:
+        ahead: the rules.
+        trace: the trace of the released rounds.
         slowest_hours: most hours from one start of a round to the next; None if unknown.
+        has_times: whether devices wait until a time.
 
     Raises:
         InputError: the pace is not positive.
     """
     if slowest_hours is not None and not 0.0 < slowest_hours < np.inf:
         raise InputError.of("slowest", slowest_hours, "must be a positive number of hours")
-    if scenario is None:
-        ahead = _of_claim(trace, claim, rounds)
-    else:
-        ahead = _of_scenario(trace, scenario, rounds)
-    if not ahead.has_hours:
+    if not (ahead.has_hours or has_times):
         return ahead
     if slowest_hours is None:
         return replace(ahead, notes=(*ahead.notes, NO_PACE))

@@ -43,7 +43,8 @@ def who_waits(
         search = _Search(couplings, rules, promise)
         for count in np.flatnonzero(np.bincount(patterns.counts)).tolist():
             for chosen in patterns.with_count(count):
-                found = search.first_rounds(chosen.rounds)
+                waits = None if future.first is None else future.first[chosen.places]
+                found = search.first_rounds(chosen.rounds, waits)
                 firsts[chosen.places] = np.maximum(firsts[chosen.places], found)
     return firsts
 
@@ -62,9 +63,9 @@ class _Search:
         self._reach = ReachFrom(rules)
         self._earliest = EarliestRounds(couplings, rules)
 
-    def first_rounds(self, rounds: Int64Array) -> Int64Array:
-        """Returns the first rounds of devices with patterns [P, c], [P]."""
-        own = self._rules.entries(rounds)
+    def first_rounds(self, rounds: Int64Array, waits: Int64Array | None) -> Int64Array:
+        """Returns the first rounds of devices with patterns [P, c] that wait already [P], [P]."""
+        own = self._rules.entries(rounds, waits)
         squares = self._couplings.sensitivities.of(rounds).values ** 2
         found = np.zeros(len(rounds), np.int64)
         beyond = np.flatnonzero(self._is_beyond(rounds, squares, own))

@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from fedray.audit.findings import Finding, Verdict, verdict_of
-from fedray.audit.guarantees import Period
+from fedray.audit.forward import Period
 from fedray.audit.participation import CHUNK
 from fedray.audit.statements.statement import MOST_EVIDENCE, Breaches, Statement, Subject
 from fedray.audit.waits import Times, times_of

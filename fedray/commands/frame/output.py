@@ -1,5 +1,6 @@
 """Printing of results, and files that commands write beside them."""
 
+import csv
 import json
 import re
 import shutil
@@ -112,9 +113,7 @@ def _write_tables(path: Path, columns: str, settings: dict[str, str]) -> InputEr
     for number, table in enumerate(chosen):
         file = path.with_stem(f"{path.stem}-{number + 1}") if number else path
         written.append(_with_settings(table, settings))
-        content = written[-1].rendered(path.suffix[1:], file.stem)
-        if path.suffix == ".tex":
-            content = f"{_cited(written[-1])}{content}"
+        content = written[-1].rendered(path.suffix[1:], file.stem, _cited(written[-1]))
         write_output(file, content.encode(), f"table {str(file)!r}")
         print_files({"table": str(file.absolute())})
     if path.suffix == ".tex":
@@ -131,8 +130,10 @@ def _chosen(tables: list[Table], columns: str) -> tuple[list[Table], InputError 
 
     headed = [each for each in tables if each.has_heading]
     heads = dict.fromkeys(name for each in headed for name in each.columns)
-    names: list[str] = []
-    parts = columns.split(",")
+    # Quotes hold a heading with commas together, as in CSV.
+    quoted = [e.strip() for e in next(csv.reader([columns], skipinitialspace=True))]
+    names = quoted if '"' in columns else []
+    parts = [] if names else columns.split(",")
     # A heading may have commas itself, as in "rho, (b, k)".
     while parts:
         texts = (",".join(parts[:end]).strip() for end in range(len(parts), 0, -1))
@@ -146,12 +147,13 @@ def _chosen(tables: list[Table], columns: str) -> tuple[list[Table], InputError 
         rule = f"{lacks} (tables were written with all columns)"
         remedy = f"choose from {', '.join(heads)}"
         return tables, InputError.of("columns", columns, rule, remedy)
-    for each in found:
-        if each.mixed:
-            rule = (
-                f"hides in which {each.mixed[0]} rows differ (tables were written with all columns)"
-            )
-            return tables, InputError.of("columns", columns, rule, "add the column that says it")
+    for table in headed:
+        own = table.chosen(names)
+        if own.columns and (mixed := own.mixed):
+            rule = f"hides in which {mixed[0]} rows differ (tables were written with all columns)"
+            wider = (name for name in table.columns if not table.chosen([*names, name]).mixed)
+            remedy = f"add the column {next(wider, 'that says it')!r}"
+            return tables, InputError.of("columns", columns, rule, remedy)
     return found, None
 
 
@@ -170,13 +172,12 @@ def _with_settings(table: Table, settings: dict[str, str]) -> Table:
 
 
 def _cited(table: Table) -> str:
-    """Returns a comment of LaTeX with the key that cites each kind of mechanism; empty without
-    any."""
+    """Returns a line of LaTeX that cites the work of each kind of mechanism; empty without any."""
     from fedray.report.works import keys_of_kinds
 
     keys = keys_of_kinds([table])
-    said = "; ".join(f"{kind} \\cite{{{key}}}" for kind, key in keys.items())
-    return f"% Mechanisms: {said}\n" if said else ""
+    said = "; ".join(f"{kind}~\\cite{{{key}}}" for kind, key in keys.items())
+    return f"Mechanisms: {said}." if said else ""
 
 
 def _add_references(file: Path, tables: list[Table]) -> None:

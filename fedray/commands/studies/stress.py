@@ -99,8 +99,7 @@ def stress(
         )
     if isinstance(subject, Scenario) and overrides:
         result = replace(result, overrides=tuple(overrides))
-    trained = result.comparison
-    for warning in (*result.warnings, *(() if trained is None else trained.warnings)):
+    for warning in (*result.warnings, *result.doubts):
         print_line(f"fedray: warning: {warning}", err=True)
     written = write_shown(result, page, figures)
     if as_json:

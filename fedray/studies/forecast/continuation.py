@@ -64,7 +64,8 @@ def continued(history: History, pace: Pace, devices: Devices, rounds: int, seed:
     patterns, rules = history.patterns, history.rules
     opens = np.concatenate([np.empty(seen.size), last + waits])
     lasts = patterns.rounds[patterns.starts + patterns.counts - 1].astype(np.int64)
-    opens[: seen.size] = history.starts[lasts] + rules.timer_seconds
+    timer = devices.opening(rng)
+    opens[: seen.size] = history.starts[lasts] + timer
     previous = np.concatenate([lasts, np.full(unseen.size, -1)])
     counts = np.concatenate([patterns.counts, np.zeros(unseen.size, np.int64)])
     # Rounds to come are as large as recent ones.
@@ -80,7 +81,7 @@ def continued(history: History, pace: Pace, devices: Devices, rounds: int, seed:
     min_seps, kept = np.empty(count, np.int64), np.empty(count, np.int64)
     _take_part(
         rng, starts, sizes, history.rounds, rates, edges, cumulated, guide, order, opens, previous,
-        counts, rules.timer_seconds, limits, state, min_seps, kept,
+        counts, timer, limits, state, min_seps, kept,
     )  # fmt: skip
     whole = np.concatenate([history.starts, starts])
     enforced = allowed(whole, whole, rules.timer_seconds, rules.separation, rules.most)

@@ -24,6 +24,8 @@ MOST_FITTED = 4_000
 MOST_OF_HOURS = 20_000
 """Devices from whose hours groups are fitted."""
 JOIN_BINS = 16
+LONGEST_REPORT = 900.0
+"""Most seconds by which a check-in and a report make a device miss its first round."""
 MOST_GROUPS = 3
 
 
@@ -75,6 +77,37 @@ class Devices:
         self._grid, scores = self._fitted(chosen)
         self._weights = np.exp(scores - logsumexp(scores))
 
+    def opening(self, rng: np.random.Generator) -> float:
+        """Returns the seconds from the start of a round of a device to the first round that it
+        really joins, drawn: a device checks in before a round starts, and its timer may run from
+        its report. Rounds that start between the timer and the least observed wait show how
+        unlikely an earlier return is."""
+        starts, timer = self.history.starts, self.history.rules.timer_seconds
+        patterns = self.history.patterns
+        waits = np.diff(starts[patterns.rounds], append=np.inf)
+        waits[patterns.starts + patterns.counts - 1] = np.inf
+        least = float(waits.min())
+        if not timer < least < np.inf:
+            return timer
+        # Longer waits than a check-in and a report take are due to chance.
+        least = min(least, timer + LONGEST_REPORT)
+        chance = float(np.sum(patterns.counts - 1) / max(1.0, self._open.sum()))
+        waits, expected = [], []
+        rounds, later = np.arange(starts.size), self._opened.copy()
+        while rounds.size:
+            is_before = later < starts.size
+            rounds, later = rounds[is_before], later[is_before]
+            wait = starts[later] - starts[rounds]
+            is_before = wait < least
+            rounds, later = rounds[is_before], later[is_before] + 1
+            waits.append(wait[is_before])
+            expected.append(chance * self.sizes[rounds])
+        waited = np.concatenate(waits)
+        order = np.argsort(waited)
+        late = np.cumsum(np.concatenate(expected)[order][::-1])[::-1]
+        place = int(np.searchsorted(-late, -rng.exponential()))
+        return timer if place == 0 else float(waited[order][place - 1]) + 1e-6
+
     def _open_rounds(self) -> Float64Array:
         """Returns the rounds after its first one for which each device was open, [P]."""
         patterns, r = self.history.patterns, self.history.rounds
@@ -90,6 +123,7 @@ class Devices:
         later = (self.history.patterns.counts[chosen] - 1).astype(np.float64)
         first, opened = self.first[chosen] + 1.0, self._open[chosen]
         centre, steps = np.log([1.0, self.history.rounds]), np.array([2.7, 4.0])
+        grid, scores = np.empty((0, 2)), np.empty(0)
         for _ in range(4):
             axes = [c + s * np.linspace(-1.0, 1.0, 13) for c, s in zip(centre, steps, strict=True)]
             grid = np.exp(np.stack(np.meshgrid(*axes), axis=-1).reshape(-1, 2))
@@ -191,9 +225,10 @@ class Groups:
             near = 1.0 + 0.8 * np.cos(2 * np.pi * part / 24) * (number > 1)
             shares, hours = np.full(number, 1 / number), near * all_hours
             hours /= hours.sum(axis=1, keepdims=True)
+            total = np.zeros(table.shape[0])
             for _ in range(60):
                 scores = table @ np.log(hours).T + np.log(shares)
-                total = logsumexp(scores, axis=1)
+                total = np.asarray(logsumexp(scores, axis=1), np.float64)
                 own = np.exp(scores - total[:, None])
                 shares = own.mean(axis=0) + 1e-9
                 hours = own.T @ table + 0.5

@@ -6,7 +6,8 @@ weekend or none; each has the weight exp(-BIC / 2) (Raftery 1995, "Bayesian Mode
 Social Research"). A trend is damped (Gardner and McKenzie 1985, "Forecasting Trends in Time
 Series"): far beyond the observed days it adds no more than over them. In the time that the rate
 measures, rounds are about one unit apart (Brown et al. 2002, "The Time-Rescaling Theorem"), and the
-observed distances are drawn in blocks of a day (Künsch 1989).
+observed distances are drawn in blocks of a day (Künsch 1989). A server that stops at the same hours
+of each day continues by whole sessions.
 """
 
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ import numpy as np
 
 from fedray.base.arrays import Float64Array
 from fedray.studies.forecast.history import DAY
+from fedray.studies.forecast.sessions import Sessions
 
 HOUR = 3600.0
 WEEKLY_DAYS = 13
@@ -62,13 +64,22 @@ class Pace:
         # Equal starts would have no place in time, so each is a moment later than the one before.
         self._at = starts - self._first_day * DAY + 1e-3 * np.arange(starts.size)
 
+    @property
+    def _recent(self) -> int:
+        """First day of the later half of the days, a week or more if there is one."""
+        last = int(self._at[-1] // DAY)
+        return max(int(self._at[0] // DAY), min(last // 2, last - 7))
+
+    @cached_property
+    def _sessions(self) -> Sessions | None:
+        return Sessions.of(self._at, self._recent * DAY)
+
     @cached_property
     def profile(self) -> Float64Array:
         """Rate of each hour of the day over the mean rate, [24], in the later half of the days, a
         week or more if there is one, so that a server's new hours count. The spread by chance, as
         between days, is taken out: a regular server has no profile."""
-        last = int(self._at[-1] // DAY)
-        first = max(int(self._at[0] // DAY), min(last // 2, last - 7))
+        first, last = self._recent, int(self._at[-1] // DAY)
         edges = HOUR * np.arange(24 * first, 24 * (last + 1) + 1)
         per_day = np.histogram(self._at, edges)[0].reshape(-1, 24).astype(np.float64)
         # The first and the last day may have begun late or not be over.
@@ -89,6 +100,8 @@ class Pace:
     @cached_property
     def _levels(self) -> tuple[Float64Array, Float64Array]:
         """Days [D] and the logarithm of the rounds of each, as if it were whole."""
+        if (sessions := self._sessions) is not None:
+            return sessions.days.astype(np.float64), sessions.levels
         first, last = self._at[0], self._at[-1]
         edges = np.unique([first, *DAY * np.arange(np.ceil(first / DAY), last / DAY), last])
         mass = np.diff(self._profile_time(edges)) / 24.0
@@ -143,14 +156,15 @@ class Pace:
             name += "" if each.weekend is None else " and weekends"
             parts[name] = parts.get(name, 0.0) + float(weight)
         name = max(parts, key=lambda each: parts[each])
-        return f"{name} (weight {parts[name]:.2f})"
+        stop = "" if self._sessions is None else f"; {self._sessions.words}"
+        return f"{name} (weight {parts[name]:.2f}){stop}"
 
     def continued(self, count: int, rng: np.random.Generator) -> Float64Array:
         """Returns the starts of the next `count` rounds, seconds, drawn with the candidate, its
         parameters and the distances between rounds."""
         days, levels = self._levels
-        found, weights = self._candidates
-        drift = found[int(rng.choice(len(found), p=weights))]
+        candidates, weights = self._candidates
+        drift = candidates[int(rng.choice(len(candidates), p=weights))]
         x = drift.columns(days, self._observed)
         best = np.asarray(np.linalg.lstsq(x, levels, rcond=None)[0], np.float64)
         rest = levels - x @ best
@@ -158,6 +172,11 @@ class Pace:
         spread = max(float(rest @ rest), free * LEAST_SPREAD**2) / rng.chisquare(free)
         inverse = np.linalg.pinv(x.T @ x)
         drawn = rng.multivariate_normal(best, spread * inverse, method="eigh")
+        if (sessions := self._sessions) is not None:
+            ahead = np.arange(min(self._observed + 2 * count, MOST_DAYS), dtype=np.float64)
+            curve = drift.columns(ahead, self._observed) @ drawn
+            found = sessions.continued(float(self._at[-1]), count, x @ best, curve, rng)
+            return found + self._first_day * DAY
         units = np.interp(self._at, *self._rate_time(drift, best, self._observed))
         gaps = np.diff(units)
         gaps = gaps / gaps.mean()

@@ -2,18 +2,20 @@
 sentences. All conditions together are one too."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations
 
 from fedray.audit.rules import rules_of
 from fedray.base.document import Document, InJson, NotInJson
-from fedray.base.rounding import counted, down, given, up
+from fedray.base.rounding import counted, down, given, in_words, significant, up
 from fedray.mechanisms.participation import MinSep, most_of_device
 from fedray.report.subject import Subject
 from fedray.scenario import Scenario
 from fedray.studies.stress.judged import StressRow
 from fedray.studies.stress.outcome import (
+    ERRORS,
     Outcome,
     beyond,
     case_of,
@@ -29,6 +31,8 @@ from fedray.studies.stress.outcome import (
 )
 
 _SHORT = "This rests on"
+MOST_ESTIMATES = 5
+"""Estimates that a sentence names one by one."""
 ALONE = "No device took part twice, which is no evidence for a longer run."
 
 
@@ -142,10 +146,57 @@ class Condition(Document):
             return f"No run commits its rounds: {self.rows[0].note}."
         if (best := self.best) is None:
             return worst_case(self.rows, self.epsilon)
-        which = f", best as {best.mechanism}" if len(self.recommended) > 1 else ""
-        design = f"Design for {self._design(best)}{which}: {self._cost(best)}."
-        said = self._of_given(), design, *self._truths(), self._rests_on(best), self._binding
-        return " ".join(filter(None, said))
+        design = f"Design for {self._design(best)} with {best.mechanism}: {self._figure(best)}."
+        # Conditions have no common error at the noise that each needs.
+        order = "" if self.parts else order_of_kinds(self.order_by_estimate, self.epsilon)
+        said = design, self._of_given(), self._cost(best), order, *self._truths()
+        return " ".join(filter(None, (*said, self._rests_on(best), self.binding)))
+
+    @property
+    def others(self) -> list[tuple[Outcome, float]]:
+        """The recommended outcomes of the other mechanisms, of those with as little risk as the
+        best, each with its error over that of the best, minus 1; the least error first."""
+        if (best := self.best) is None:
+            return []
+        safe = [each for each in self.recommended if self.risk(each) <= self.risk(best)]
+        found = [(each, each.error / best.error - 1.0) for each in safe if each is not best]
+        return sorted(found, key=lambda pair: pair[1])
+
+    @property
+    def order_by_estimate(self) -> dict[str, dict[str, float]]:
+        """Error of each mechanism at the noise for the target, median over the runs, by the
+        estimates that are given or recommended, in order; upper bounds are left out."""
+        best = {estimate_of(each) for each in self.recommended}
+        shown = [e for e in self.outcomes if self.is_given(e) or estimate_of(e) in best]
+        exact = sorted((each for each in shown if each.is_exact), key=estimate_of)
+        return {
+            f"{own[0].estimated_min_sep:,}": {each.mechanism: each.needed_error for each in own}
+            for own in grouped(exact, estimate_of)
+        }
+
+    def _figure(self, best: Outcome) -> str:
+        """Returns the error of the best mechanism, and how much larger those of the others are;
+        how many runs exceed the target, if those are many: it is less noise that they have."""
+        target = given(self.epsilon)
+        if self.risk(best) > 0:
+            part, worst = max(self.outcomes_in(best), key=lambda pair: pair[1].epsilons[2])
+            most = f"{'' if worst.is_exact else 'at most '}{up(worst.epsilons[2])}"
+            where = f" {part.of.named}" if self.parts else ""
+            over = f"exceeds epsilon {target} in {beyond(best)} runs"
+            return f"{over} (95 % quantile {most}{where})"
+        said = f"{self.error_name} {significant(best.error)} at epsilon {target}"
+        others = [f"{each.mechanism} {share(more)}" for each, more in self.others]
+        others += [
+            f"{each.mechanism} exceeds epsilon {target} in {beyond(each)} runs"
+            for each in self.recommended
+            if self.risk(each) > 0
+        ]
+        return f"{said}; {', '.join(others)}" if others else said
+
+    @property
+    def error_name(self) -> str:
+        """Name of the errors: "RMS error" or "max error"."""
+        return ERRORS[self.rows[0].loss]
 
     def _of_given(self) -> str:
         """Returns the given estimates that keep the target, whatever the mechanism; if none does,
@@ -169,7 +220,7 @@ class Condition(Document):
         well = "".join(f"; {each.mechanism} keeps it" for each in nearest if not self.risk(each))
         every = " with every mechanism" if well else ""
         found = (part for each in short for part, own in self.outcomes_in(each) if risk(own))
-        failing = " and ".join(dict.fromkeys(part.of.condition for part in found))
+        failing = " and ".join(dict.fromkeys(part.of.named for part in found))
         inside = f" {failing}" if self.parts else ""
         return (
             f"No given estimate keeps epsilon {target}{every}"
@@ -189,19 +240,18 @@ class Condition(Document):
         return f"{limits(b, k)}{by_plan}{above}"
 
     def _cost(self, outcome: Outcome) -> str:
-        """Returns the extra error and the runs beyond the target; without an error if those are
-        many, because it is less noise that they have."""
-        target, count = given(self.epsilon), beyond(outcome)
+        """Returns the extra error of the design and the runs beyond the target, in a sentence;
+        empty if those are many."""
         if self.risk(outcome) > 0:
-            part, worst = max(self.outcomes_in(outcome), key=lambda pair: pair[1].epsilons[2])
-            most = f"{'' if worst.is_exact else 'at most '}{up(worst.epsilons[2])}"
-            where = f" {part.of.condition}" if self.parts else ""
-            return f"exceeds epsilon {target} in {count} runs (95 % quantile {most}{where})"
+            return ""
+        said = f"With that design {beyond(outcome)} runs exceed epsilon {given(self.epsilon)}"
         more = share(outcome.mean_excess).removeprefix("+")
-        said = f"its error exceeds that of the best of the kind for each run by {more}"
-        if more != "0.0 %":
-            said += " (extra error at its z, mean over the runs)"
-        return f"{said}, and {count} runs exceed epsilon {target}"
+        if more == "0.0 %":
+            return f"{said}."
+        return (
+            f"{said}, and its error exceeds that of the best of the kind for each run by {more} "
+            "(extra error at its z, mean over the runs)."
+        )
 
     def _truths(self) -> list[str]:
         """Returns what rules enforce in the runs, and what was observed in those without."""
@@ -259,7 +309,7 @@ class Condition(Document):
         )
 
     @property
-    def _binding(self) -> str:
+    def binding(self) -> str:
         """Returns which rule sets the min-sep of all runs, if they have the same; empty if they
         differ, or no single rule sets it."""
         min_seps = {(row.min_sep, row.is_enforced) for row in self.runs if row.min_sep}
@@ -288,6 +338,39 @@ class Condition(Document):
         waits = [(each.seconds / 3600.0, each.name) for each in rules if not each.unkept]
         hours, name = max(waits, default=(0.0, ""))
         return hours, "timer" if "timer" in name else "period"
+
+
+def order_of_kinds(errors: Mapping[str, Mapping[str, float]], target: float) -> str:
+    """Returns which of two mechanisms has the smaller error, if that changes with the estimate, in
+    a sentence; empty if no order changes.
+
+    Args:
+        errors: error at the noise for the target of each mechanism, by the estimated b as text.
+        target: epsilon of the noise.
+    """
+    names = list(dict.fromkeys(name for own in errors.values() for name in own))
+    said = []
+    for first, second in combinations(names, 2):
+        better: dict[str, list[str]] = {}
+        for estimate, own in errors.items():
+            if first not in own or second not in own:
+                continue
+            low, high = sorted((first, second), key=own.__getitem__)
+            # A difference that the table does not show is none.
+            if significant(own[low]) != significant(own[high]):
+                better.setdefault(low, []).append(estimate)
+        if len(better) > 1:
+            parts = []
+            for low, estimates in better.items():
+                (high,) = {first, second} - {low}
+                own = errors[estimates[0]]
+                at = f" at {estimates[0]}" if estimates[1:] else ""
+                figures = f"{significant(own[low])} < {significant(own[high])}{at}"
+                made_for = in_words(estimates, MOST_ESTIMATES)
+                parts.append(f"{low} beats {high} if made for {made_for} ({figures})")
+            said.append(", ".join(parts))
+    lead = f"The order of kinds at epsilon {given(target)} changes with the estimate"
+    return f"{lead}: {'; '.join(said)}." if said else ""
 
 
 def worst_case(rows: Sequence[StressRow], target: float) -> str:

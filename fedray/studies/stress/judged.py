@@ -21,6 +21,7 @@ No regret is below 0: the one made for the truth need not be the best, because m
 another end of a search, may have a smaller loss.
 """
 
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -118,6 +119,13 @@ class StressRow(Document):
         return self.max_loss if self.loss == "max" else self.rms_loss
 
     @property
+    def needed_error(self) -> float | None:
+        """`error` at the noise that keeps the target."""
+        if self.error is None or self.noise_factor is None:
+            return None
+        return self.error * self.noise_factor
+
+    @property
     def exceeds(self) -> bool:
         """Whether the chosen noise spends more than the target."""
         return self.noise_factor is not None and self.noise_factor > 1.0
@@ -129,6 +137,19 @@ class StressRow(Document):
         if self.regret is None or self.noise_factor is None:
             return None
         return (1.0 + self.regret) / self.noise_factor - 1.0
+
+
+_DESIGN = re.compile(r"(?P<kind>.+)-(?P<which>estimated|true)-(?P<b>\d+)-k(?P<k>\d+)")
+
+
+def design_of(label: str) -> tuple[str, str, str]:
+    """Returns the mechanism, the b and the k of a trained mechanism's label, as
+    `Stressed.strategies` names them, such as "blt", "60" or "true 123", and "5"; b and k are empty
+    if it is one for all."""
+    if (found := _DESIGN.fullmatch(label)) is None:
+        return label, "", ""
+    true = "true " if found["which"] == "true" else ""
+    return found["kind"], f"{true}{int(found['b']):,}", found["k"]
 
 
 def made(request: MechanismRequest, designs: Path) -> Strategy:

@@ -1,6 +1,7 @@
 """Outcomes of a mechanism made for one estimate, over simulated runs; and the words and groups that
 sentences and tables of stress tests share."""
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
@@ -9,11 +10,14 @@ from typing import TypeVar
 import numpy as np
 
 from fedray.base.document import Document
+from fedray.base.rounding import up
 from fedray.studies.stress.judged import StressRow
 
 MOST_EXCEEDING = 0.05
 """Largest share of runs beyond the target with which an estimate is recommended."""
 QUANTILES = (0.05, 0.5, 0.95)
+ERRORS = {"rms": "RMS error", "max": "max error"}
+"""Name of the error, by the loss."""
 _Item = TypeVar("_Item")
 
 
@@ -55,6 +59,17 @@ class Outcome(Document):
     error: float
     """Mean over the runs of the noise of the prefix sums at that noise: root mean square over the
     rounds or, with the loss "max", of the worst round."""
+
+    @property
+    def needed_errors(self) -> tuple[float, float, float]:
+        """Quantiles of `noise_factors` of the error at the noise that keeps the target."""
+        low, middle, high = self.noise_factors
+        return low * self.error, middle * self.error, high * self.error
+
+    @property
+    def needed_error(self) -> float:
+        """Median over the runs of the error at the noise that keeps the target."""
+        return self.needed_errors[1]
 
 
 def outcomes_of(rows: Iterable[StressRow], target: float) -> list[Outcome]:
@@ -103,6 +118,18 @@ def _quantiles(values: Sequence[float]) -> tuple[float, float, float]:
 def risk(outcome: Outcome) -> float:
     """Returns the share of runs beyond the target, 0 if so few are acceptable."""
     return outcome.exceeding if outcome.exceeding > MOST_EXCEEDING else 0.0
+
+
+def chance_text(runs: int) -> str:
+    """Returns the upper end of the one-sided 95 % interval (Clopper and Pearson) of the share of
+    runs that exceed the target, if none of some independent runs does."""
+    return f"{up(100 - 100 * 0.05 ** (1 / max(runs, 1)), 1)} %"
+
+
+def runs_to_support(most: float) -> int:
+    """Returns how many runs without one that exceeds the target show that at most this share
+    does."""
+    return math.ceil(math.log(0.05) / math.log1p(-most))
 
 
 def beyond(outcome: Outcome) -> str:

@@ -13,15 +13,19 @@ from fedray.base.rounding import counted, given, significant, up
 from fedray.mechanisms.loss import LOSS_NAMES
 from fedray.report.figure import Axis, Figure, Mark, Series, file_name, needs_log
 from fedray.report.page import render_study
-from fedray.report.subject import Subject
-from fedray.report.table import CONDITIONS, NOT_PUBLISHED, Table
+from fedray.report.subject import Subject, condition_of
+from fedray.report.table import CONDITIONS, NOT_PUBLISHED, RECOMMENDED, Table
 from fedray.report.works import of_kind
+from fedray.studies.compare import Comparison
 from fedray.studies.stress.condition import ALONE, Condition, unjudged
-from fedray.studies.stress.judged import StressRow
+from fedray.studies.stress.judged import StressRow, design_of
 from fedray.studies.stress.outcome import (
+    ERRORS,
+    MOST_EXCEEDING,
     Outcome,
     beyond,
     case_of,
+    chance_text,
     estimate_of,
     grouped,
     known,
@@ -32,10 +36,11 @@ from fedray.studies.stress.result import StressResult
 
 MOST_PAIRS = 8
 """Pairs of estimate and truth up to which a figure names them."""
-FILES = {"epsilon": "epsilon", "noise_factor": "noise-factor", "regret": "cost-at-equal-epsilon"}
+FILES = {
+    **{"epsilon": "epsilon", "error": "error", "noise_factor": "noise-factor"},
+    "regret": "cost-at-equal-epsilon",
+}
 """Name of a figure's files, by the field that it shows."""
-ERRORS = {"rms": "RMS error", "max": "max error"}
-"""Heading of the error, by the loss."""
 
 
 def stress_page(result: StressResult) -> str:
@@ -43,12 +48,12 @@ def stress_page(result: StressResult) -> str:
     return render_study(
         f"Misestimated min-sep{f', {result.subject}' if result.subject else ''}",
         result.verdict,
-        result.figures(),
+        [*result.figures(), *(each.under(result.of) for each in _of_each_condition(result))],
         result.tables(),
         result.to_json(),
         OF_EVERY_AUDIT,
         None if result.scenario is None else result.scenario.to_toml(),
-        warnings=() if result.comparison is None else result.comparison.warnings,
+        warnings=result.doubts,
     )
 
 
@@ -65,19 +70,43 @@ def stress_tables(result: StressResult) -> list[Table]:
     """The rows of each truth; of simulated runs a table for each condition, the recommendation of
     each, and all of them together; then trained models."""
     # The other tables of a comparison are those of `fedray compare`.
-    trained = [] if result.comparison is None else result.comparison.tables()[:1]
+    trained = [] if result.comparison is None else [_trained_table(result.comparison)]
     if not result.conditions:
         return [_rows_table(result), *trained]
     base, *others = result.conditions
     own = [_outcome_table(result, base, _recommended_note(base))]
     own += [_outcome_table(result, each, (each.answer,)) for each in others]
     if result.robust is not None:
-        said = "; ".join(each.of.condition for each in result.conditions)
+        said = "; ".join(each.of.named for each in result.conditions)
         own += [
             _conditions_table(result, result.robust),
             _outcome_table(result, result.robust, (f"{CONDITIONS} {said}.",)),
         ]
     return [*own, *trained]
+
+
+def _trained_table(comparison: Comparison) -> Table:
+    """The means of a training, with the mechanism and its estimate in columns of their own, so that
+    a column of a paper has room for them."""
+    table = comparison.tables()[0]
+    place = table.place_of("setting")
+    difference = f"difference from {comparison.ranked[0].label}"
+    if place is None or comparison.axes:
+        return table
+    heads = ("mechanism", "estimate", "k")
+    rows = tuple((*design_of(row[place]), *row[:place], *row[place + 1 :]) for row in table.rows)
+    columns = (*heads, *table.columns[:place], *table.columns[place + 1 :])
+    of_rows = [dict(zip(heads, row, strict=False)) for row in rows]
+    named = [" and ".join(f"{head}={text}" for head, text in own.items()) for own in of_rows]
+    subjects = zip(table.row_subjects, named, strict=True)
+    shown = tuple("difference from best" if each == difference else each for each in columns)
+    short = tuple(tuple(c.replace(", too few to tell", " ?") for c in row) for row in rows)
+    kind, estimate, k = design_of(comparison.ranked[0].label)
+    best = f"from {kind}{f' for {estimate}, k {k}' if k else ''}"
+    more = [("difference from best", best), ("?", "too few seeds to tell")]
+    legend = (*more, *(each for each in table.legend if each[0] != difference))
+    of = tuple(replace(each, condition=condition_of([name])) for each, name in subjects)
+    return replace(table, columns=shown, rows=short, legend=legend, row_subjects=of)
 
 
 def _title(result: StressResult, rows: Iterable[StressRow]) -> str:
@@ -201,12 +230,15 @@ def _bounded(row: StressRow | Outcome, value: float | None, decimals: int) -> st
     return f"{'<= ' if row.is_exact is False else ''}{up(value, decimals)}"
 
 
-def _at_needed(row: StressRow | Outcome, value: float | None) -> str:
-    """Returns a figure in proportion to the noise, at the noise that keeps the target: of runs the
-    median."""
-    factor = row.noise_factors[1] if isinstance(row, Outcome) else row.noise_factor
-    found = None if factor is None or value is None else factor * value
-    return f"{'<= ' if row.is_exact is False else ''}{significant(found)}"
+def _at_needed(row: StressRow, value: float | None) -> str:
+    """Returns a figure in proportion to the noise, at the noise that keeps the target."""
+    factor = row.noise_factor
+    return _bound(row, None if factor is None or value is None else factor * value)
+
+
+def _bound(row: StressRow | Outcome, value: float | None) -> str:
+    """Returns a figure, marked if it is from a bound of the sensitivity."""
+    return f"{'<= ' if row.is_exact is False else ''}{significant(value)}"
 
 
 def _cost(row: StressRow | Outcome, value: float | None, is_beyond: bool) -> str:
@@ -231,11 +263,11 @@ def _recommended_note(base: Condition) -> tuple[str, ...]:
     """Returns the note on recommendations, which stands below the first table."""
     runs = max((each.runs for each in _shown(base)), default=0)
     return (
-        "* recommended: the least extra error of the estimates with which at most 5 % of the runs "
-        "exceed the target; never one above the least min-sep that the rules enforced, nor above "
-        f"that of every run. If no run of {runs:,} exceeds it, the chance is below "
-        f"{up(100 - 100 * 0.05 ** (1 / max(runs, 1)), 1)} % at 95 % confidence (Clopper and "
-        "Pearson).",
+        f"{RECOMMENDED} the least extra error of the estimates with which at most "
+        f"{100 * MOST_EXCEEDING:g} % of the runs exceed the target; never one above the least "
+        "min-sep that the rules enforced, nor above that of every run. If no run of "
+        f"{runs:,} exceeds it, the chance is below {chance_text(runs)} at 95 % confidence "
+        "(Clopper and Pearson).",
     )
 
 
@@ -265,13 +297,15 @@ def _outcome_table(
         f"runs above {target}": beyond,
         "z": lambda each: significant(each.noise_multiplier),
         "epsilon": lambda each: _bounded(worst(each), worst(each).epsilons[1], 4),
-        "worst condition": lambda each: condition.worst(each)[0].of.condition,
+        "worst condition": lambda each: condition.worst(each)[0].of.named,
         "epsilon 95 %": lambda each: _bounded(worst(each), worst(each).epsilons[2], 4),
         "observed epsilon": lambda each: _bounded(worst(each), worst(each).observed_epsilon, 4),
         error: lambda each: significant(each.error),
         "extra error at z": lambda each: share(None if condition.risk(each) else each.mean_excess),
-        f"z for epsilon {target}": lambda each: _at_needed(worst(each), each.noise_multiplier),
-        at_needed: lambda each: _at_needed(worst(each), worst(each).error),
+        f"z for epsilon {target}": lambda each: _bound(
+            worst(each), worst(each).noise_factors[1] * each.noise_multiplier
+        ),
+        at_needed: lambda each: _bound(worst(each), worst(each).needed_error),
         "cost at equal epsilon": lambda each: cost(
             each, lambda own: own.regrets[1] if own.regrets else None
         ),
@@ -299,7 +333,7 @@ def _outcome_table(
         shown,
         cells,
         *notes,
-        details=("epsilon 95 %", "observed epsilon", at_needed, "cost 95 %"),
+        details=("epsilon 95 %", "observed epsilon", "cost 95 %"),
         method=(rests_on if is_enforced else "", "95 %: the 0.95 quantile over the runs."),
         subject=condition.of,
         legend=_legend(
@@ -335,18 +369,22 @@ def _conditions_table(result: StressResult, robust: Condition) -> Table:
         "true b": partial(_true, "min_sep"),
         "true k": partial(_true, "max_participations"),
         "design for b, k": of_best(lambda best: _pair(*estimate_of(best))),
-        "best as": of_best(lambda best: best.mechanism),
+        "best kind": of_best(lambda best: best.mechanism),
         "z": of_best(lambda best: significant(best.noise_multiplier)),
         ERRORS[result.loss]: of_best(lambda best: significant(best.error)),
+        "other kinds": lambda each: (
+            ", ".join(f"{other.mechanism} {share(more)}" for other, more in each.others) or "-"
+        ),
         f"runs above {target}": of_best(beyond),
         f"given b that keep {target}": _keeping,
+        "key": lambda each: each.what_if or "-",
         "largest epsilon with given b": _largest,
     }
     table = Table.of(
         f"Design for epsilon {target} at delta {given(result.delta)}, by condition",
         [*result.conditions, robust],
         cells,
-        details=("true k", f"runs above {target}", "largest epsilon with given b"),
+        details=("true k", f"runs above {target}", "key", "largest epsilon with given b"),
         method=("Largest epsilon: of a mechanism, the 0.95 quantile over the runs.",),
         subject=lambda each: replace(
             each.of, population=result.population, runs="", setting=robust.of.setting
@@ -355,6 +393,11 @@ def _conditions_table(result: StressResult, robust: Condition) -> Table:
             ("true b", "what the rules enforce in the runs, or what was observed without rules"),
             ("z", "noise multiplier, the least for the target under the design's b and k"),
             (ERRORS[result.loss], "of prefix sums at z and clip norm 1"),
+            (
+                "other kinds",
+                f"each with the estimate that is recommended for it: {ERRORS[result.loss]} over "
+                "that of the best kind, minus 1",
+            ),
             (
                 f"given b that keep {target}",
                 "with every mechanism, or with the mechanisms that stand behind b",
@@ -399,22 +442,58 @@ def _largest(condition: Condition) -> str:
 
 
 def stress_figures(result: StressResult) -> list[Figure]:
-    """Epsilon spent, noise factor and cost of each mechanism, over the truth or, of each condition
-    of simulated runs, over the estimate; then trained models."""
-    figures = (
-        ("epsilon", f"Epsilon spent, delta {given(result.delta)}", result.epsilon),
-        ("noise_factor", f"z for epsilon {given(result.epsilon)} over z", 1.0),
-        ("regret", "Cost at equal epsilon (%)", 0.0),
-    )
+    """Error at equal epsilon and epsilon spent, noise factor and cost of each mechanism, over the
+    truth or, of simulated runs, over the estimate; then trained models. Of several conditions the
+    first two have a panel for each."""
     trained = [] if result.comparison is None else result.comparison.figures()
-    of: Sequence[Condition | None] = result.conditions or [None]
-    return [*(_figure(result, each, *figure) for each in of for figure in figures), *trained]
+    if result.robust is not None:
+        return [_of_all_conditions(result, each) for each in ("error", "epsilon")]
+    of = result.conditions[0] if result.conditions else None
+    own = {each: _figure(result, of, each) for each in FILES}
+    # Errors of some mechanisms are unknown, though their epsilons are known.
+    return [*(each for key, each in own.items() if each.series or key != "error"), *trained]
 
 
-def _figure(
-    result: StressResult, condition: Condition | None, key: str, title: str, target: float
-) -> Figure:
+def _of_each_condition(result: StressResult) -> list[Figure]:
+    """Figures of each of several conditions that have no panels; only pages have room for them."""
+    of = result.conditions if result.robust is not None else ()
+    return [_figure(result, each, key) for each in of for key in ("noise_factor", "regret")]
+
+
+def _of_all_conditions(result: StressResult, key: str) -> Figure:
+    """A figure with a panel for each condition, and a line for each mechanism."""
+    panels = []
+    for place, each in enumerate(result.conditions):
+        own = _figure(result, each, key)
+        lines = tuple(replace(series, kind="line") for series in own.series)
+        # The note says once what the marks of all panels are.
+        marks = tuple(replace(mark, text="") for mark in own.marks)
+        name = f"stress-{FILES[key]}-{place + 1}"
+        panels.append(replace(own, name=name, title=each.of.condition, series=lines, marks=marks))
+    drawn = [each for each in panels if each.series]
+    of = replace(stress_subject(result), condition=f"{len(drawn)} conditions")
+    found = Figure.of_panels(f"stress-{FILES[key]}", _figure_title(result, key), drawn, of)
+    note = "Medians over the simulated runs; bands from the 5 % to the 95 % quantile."
+    if key == "epsilon":
+        note += f" The dotted line is the target, {given(result.epsilon)}."
+    note += " The grey line or area is the true min-sep."
+    return replace(found, note=note)
+
+
+def _figure_title(result: StressResult, key: str) -> str:
+    return {
+        "error": f"{ERRORS[result.loss]} at equal epsilon {given(result.epsilon)}",
+        "epsilon": f"Epsilon spent, delta {given(result.delta)}",
+        "noise_factor": f"z for epsilon {given(result.epsilon)} over z",
+        "regret": "Cost at equal epsilon beside the best of its kind (%)",
+    }[key]
+
+
+def _figure(result: StressResult, condition: Condition | None, key: str) -> Figure:
     """A figure of the runs of a condition; of given settings or a trace without one."""
+    title = _figure_title(result, key)
+    target = {"error": None, "epsilon": result.epsilon, "noise_factor": 1.0, "regret": 0.0}[key]
+    field = {"error": "needed_error"}.get(key, key)
     rows = result.rows if condition is None else condition.rows
     is_single = len({estimate_of(row) for row in rows}) == 1
     truths = {(row.min_sep, row.max_participations) for row in rows}
@@ -426,7 +505,7 @@ def _figure(
         return float(row.min_sep or 0) / (1 if is_single else row.estimated_min_sep)
 
     def y_of(row: Any) -> Any:
-        return getattr(row, key if condition is None else f"{key}s")
+        return getattr(row, field if condition is None else f"{field}s")
 
     kinds = {row.mechanism: row.kind for row in rows}
     every: Sequence[Any] = rows if condition is None else _shown(condition)
@@ -440,7 +519,8 @@ def _figure(
         name = f"{own[0].mechanism}{'' if own[0].is_exact else ' (upper bound)'}"
         ends = {"low": low, "high": high, "mechanism": kinds[own[0].mechanism]}
         series.append(Series(name, "points", np.array(list(map(x_of, own))), y, **ends))
-    marks = [Mark(target, "target" if key == "epsilon" else "", "y")]
+    text = "target" if key == "epsilon" else ""
+    marks = [] if target is None else [Mark(target, text, "y")]
     if is_one_truth:
         true = sorted({float(row.min_sep) for row in rows if row.min_sep})
         if true and all(row.max_participations != 1 for row in rows):
@@ -452,6 +532,7 @@ def _figure(
         marks += [Mark(x_of(row), name) for name, row in names.items()]
     x_title = "true min-sep" if is_single else "true over estimated min-sep"
     x_title = "estimated min-sep" if is_one_truth else x_title
+    aim = given(result.epsilon)
     note = "Each point is a mechanism made for the estimate, with the noise for the target."
     if condition is not None:
         note = "Medians over the simulated runs; bars from the 5 % to the 95 % quantile."
@@ -460,11 +541,14 @@ def _figure(
             f" The cost is the {ERRORS[result.loss]} at equal epsilon over the least of a "
             "mechanism of the same kind, minus 1."
         )
+    elif key == "error":
+        note += f" The error is that of prefix sums at clip norm 1 and z for epsilon {aim}."
     elif key == "noise_factor":
         note += (
             " z is the noise multiplier that was chosen; above 1 it spends more than the target."
         )
     statistic = "" if condition is None else ", median"
+    y_title = title.partition(",")[0]
     what_if = None if condition is None else condition.what_if
     figure_name = f"stress-{FILES[key]}"
     return Figure(
@@ -472,7 +556,11 @@ def _figure(
         title,
         note,
         Axis(x_title, needs_log(each.x for each in series), False, None, is_single or is_one_truth),
-        Axis(f"{title.partition(',')[0]}{statistic}", starts_at_zero=False),
+        Axis(
+            f"{y_title}{statistic}",
+            key == "error" and needs_log(each.y for each in series),
+            starts_at_zero=False,
+        ),
         tuple(series),
         tuple(marks),
         *([] if condition is None else [condition.of]),

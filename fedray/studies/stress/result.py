@@ -1,6 +1,7 @@
 """The result of a stress test: its rows, the answer under each condition and over all of them,
 and the verdict in sentences."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,16 +15,15 @@ from fedray.base.rounding import counted
 from fedray.mechanisms.loss import LOSS_NAMES, Objective
 from fedray.mechanisms.participation import MinSep
 from fedray.report.subject import Subject, condition_of, shared_subject
-from fedray.report.subjects import scenario_subject, setting_of
+from fedray.report.subjects import condition_in_words, scenario_subject, setting_of
 from fedray.scenario import Scenario
-from fedray.studies.compare import Comparison
+from fedray.studies.compare import Comparison, shown_unit
 from fedray.studies.stress.condition import Condition, unjudged, worst_case
-from fedray.studies.stress.judged import StressRow
+from fedray.studies.stress.judged import StressRow, design_of
+from fedray.studies.stress.outcome import MOST_EXCEEDING, chance_text, runs_to_support, span
 
 PUBLISHED = "Table 4 of McMahan, Xu and Zhang (2024)"
 """Source of the settings that are judged without arguments."""
-FEW_SEEDS = 2
-"""Seeds of a training whose interval by Student's t is too wide to tell most settings apart."""
 
 
 @dataclass(frozen=True)
@@ -92,8 +92,9 @@ class StressResult(DrawnResult):
         keys = [*(self.overrides or ()), *filter(None, [what_if])]
         of, own = Subject(self.subject, condition_of(keys)), self.scenario
         if own is not None:
-            own = own if what_if is None else own.with_overrides(what_if)
-            of = replace(scenario_subject(own, *keys), setting=setting_of([own]))
+            base, own = own, own if what_if is None else own.with_overrides(what_if)
+            named = condition_in_words(keys, own, base)
+            of = replace(scenario_subject(own), condition=named, setting=setting_of([own]))
         of = replace(of, runs=_runs(rows), loss=LOSS_NAMES[self.loss])
         judged = self.epsilon, self.estimates, self.planned
         return Condition(of, what_if, rows, *judged, scenario=own)
@@ -149,14 +150,70 @@ class StressResult(DrawnResult):
             said += " ".join(f"{name[0].upper()}{name[1:]}: {each}" for name, each in parts.items())
         return said if self.comparison is None else f"{said} {self._of_trained(self.comparison)}"
 
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """Reasons to doubt the verdict, in sentences: those of a training, and runs that are too
+        few for the share that may exceed the target."""
+        found = () if self.comparison is None else self.comparison.warnings
+        if (few := self._few_runs) is None:
+            return found
+        share, enough = f"{100 * MOST_EXCEEDING:g} %", runs_to_support(MOST_EXCEEDING)
+        return (
+            *found,
+            f"{counted(few, 'run')} of a condition cannot show that at most {share} of the runs "
+            f"exceed the target: if none does, up to {chance_text(few)} may; give {enough} seeds.",
+        )
+
+    @property
+    def _few_runs(self) -> int | None:
+        """Number of runs of a condition, if it is too small for MOST_EXCEEDING, and no rule gives
+        all runs the same min-sep; else None."""
+        counts = [len(each.runs) - each.starved for each in self.conditions if not each.binding]
+        least = min(filter(None, counts), default=None)
+        return least if least and least < runs_to_support(MOST_EXCEEDING) else None
+
     def _of_trained(self, comparison: Comparison) -> str:
-        """Returns the answer of a comparison, and whether its seeds are too few."""
-        seeds = max(len(each.runs) for each in comparison.groups)
-        _, *others = comparison.ranked
-        doubtful = [each for each in comparison.groups if each in others]
-        if seeds != FEW_SEEDS or not any(map(comparison.may_be_chance, doubtful)):
+        """Returns what a training showed: which kinds and estimates differ from the best in
+        accuracy, how many seeds would tell the nearest, and what the best has."""
+        best, metric = comparison.ranked[0], comparison.metric
+        if comparison.none_is_best or comparison.ended:
             return comparison.answer
-        return f"{comparison.answer} {seeds} seeds are too few to tell; give 5 or more."
+        scale, unit = shown_unit(metric)
+        others = [each for each in comparison.groups if each is not best]
+        said: dict[bool, dict[str, list[float]]] = {}
+        for each in others:
+            name = "no noise" if each.noise_multiplier is None else design_of(each.label)[0]
+            found = scale * comparison.deciding(each).mean
+            said.setdefault(comparison.may_be_chance(each), {}).setdefault(name, []).append(found)
+        parts = []
+        for is_open, kinds in sorted(said.items()):
+            named = [f"{name} ({_span_of(kinds[name])})" for name in kinds]
+            verb = "cannot be told from" if is_open else "differs from"
+            parts.append(f"{verb} {', '.join(named)}")
+        seeds = max(len(each.runs) for each in comparison.groups)
+        enough = comparison.seeds_that_tell
+        few = ""
+        if True in said and enough is not None:
+            few = f" {seeds} seeds are too few; {enough} would do for the two best (estimate)."
+        unit = f", differences in {unit}" if unit else ""
+        return (
+            f"Trained, {_named(best.label)} has {comparison.mean_text(best)} at "
+            f"{comparison.privacy or 'its epsilon'} and {' and '.join(parts)}{unit}.{few}"
+            f" Evaluated on {comparison.sample}."
+        )
+
+
+def _span_of(values: Sequence[float]) -> str:
+    """Returns differences with their signs, the least and the largest of several."""
+    if not all(map(math.isfinite, values)):
+        return "diverged"
+    return span(values, lambda each: f"{each:+.1f}" if round(each, 1) else "0.0")
+
+
+def _named(label: str) -> str:
+    """Returns the label of a trained mechanism in words."""
+    kind, estimate, k = design_of(label)
+    return f"{kind} for {estimate} (k {k})" if k else kind
 
 
 def _runs(rows: Sequence[StressRow]) -> str:

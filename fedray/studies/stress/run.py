@@ -27,7 +27,7 @@ from fedray.mechanisms.participation import MinSep, most_of_device
 from fedray.report.subject import Subject
 from fedray.report.subjects import opened_trace_subject, setting_of
 from fedray.runs.design import shown_names
-from fedray.runs.learning import scenario_of
+from fedray.runs.learning import check_model, scenario_of, scenario_to_train
 from fedray.runtime.placement import Placement
 from fedray.runtime.tasks import run_jobs
 from fedray.scenario import Scenario
@@ -179,6 +179,12 @@ def stress(
     where = placement or (
         Placement() if isinstance(opened, Scenario) else Placement(1, "in-process")
     )
+    if train and isinstance(opened, Trace):
+        # Mechanisms may take hours to make, so a model that cannot be trained is refused before.
+        to_train = scenario_to_train(opened, scenario_of(opened).with_overrides(*overrides))
+        if not trust_code:
+            to_train.demand_trust_of_training()
+        check_model(to_train)
     cases = replace(cases, jobs=_with_candidates(cases.jobs))
     rows, shared_rows = cases.judged(where, on_progress)
     comparison = None

@@ -1,0 +1,53 @@
+"""Numbers of rounds as the log of a trace has them, also of rounds to come."""
+
+import numpy as np
+
+from fedray.base.arrays import Float64Array, Int64Array
+from fedray.base.errors import InputError
+from fedray.trace.imported import ImportedTrace
+from fedray.trace.reader import Trace
+
+
+class RoundNumbers:
+    """Converts rounds of a trace to numbers of its log, and back.
+
+    Numbers of rounds to come are unknown. No step from one round to the next is taken to exceed the
+    largest one so far, so that a device that waits until a number waits long enough.
+
+    Args:
+        trace: the trace of the released rounds; rounds of a simulated one are its numbers.
+
+    Raises:
+        InputError: the numbers of the log do not increase.
+    """
+
+    def __init__(self, trace: Trace | ImportedTrace) -> None:
+        labels = np.arange(trace.committed_rounds)
+        if isinstance(trace, ImportedTrace):
+            labels = trace.round_labels(labels)
+        steps = np.diff(labels)
+        if (steps <= 0).any():
+            raise InputError(
+                "hold: round numbers of the log do not increase, so no list can name rounds to "
+                "come; import the log with increasing numbers"
+            )
+        self._labels = labels
+        self._last = int(labels[-1]) if labels.size else -1
+        self.step = int(steps.max(initial=1))
+        """Largest difference of the numbers of two rounds in a row."""
+
+    def of(self, rounds: Int64Array) -> Int64Array:
+        """Returns numbers [H] of rounds to come [H]."""
+        return self._last + self.step * (rounds - self._labels.size + 1)
+
+    def first_from(self, numbers: Float64Array) -> Float64Array:
+        """Returns the first round with each number [H] or a larger one, [H]; infinity stays."""
+        released = np.searchsorted(self._labels, numbers, side="left")
+        later = self._labels.size - 1 + np.ceil((numbers - self._last) / self.step)
+        return np.where(numbers > self._last, later, released)
+
+    def begins(self, number: int) -> int | None:
+        """Returns the first round from a number on; None if rounds to come may precede it."""
+        if number > self._last + 1:
+            return None
+        return int(np.searchsorted(self._labels, number, side="left"))
