@@ -499,6 +499,7 @@ def test_noise_for_a_person_is_as_many_times_that_of_a_device(small, monkeypatch
     assert f"the noise multiplier must be {up(z)}" in plan.warnings[0]
     (command,) = _remedy_commands(plan, "fedray plan s.toml --epsilon 8")
     assert f"privacy.noise_multiplier={up(z)}" in command
+    assert "--unit person" in command
     # A plan that fails has the row too, with the epsilons of both.
     failed = make_plan(owners, replace(target, epsilon=0.1, report_goal=20), [1.0], 2, 1.0, HERE)
     by_key = {each.key: each for each in failed.remedies}
@@ -508,6 +509,46 @@ def test_noise_for_a_person_is_as_many_times_that_of_a_device(small, monkeypatch
     rows = {row[0]: row for row in failed.tables()[0].rows}
     of_row = rows[f"noise multiplier {up(by_key[PERSON].noise_multiplier)}, for a person"]
     assert float(of_row[1]) < float(of_row[2]) <= 0.1001
+
+
+def test_a_target_of_a_person_judges_persons_in_every_figure(small, monkeypatch) -> None:
+    """The noise for epsilon 0.1 of a person with three devices is that of the row for a person in the plan for a device; a hundredth less does not meet it."""
+    truth = Truth(MinSep(12, 6, 2), days=1.0)
+    monkeypatch.setattr(planning, "simulated_limits", lambda _: truth)
+    owners = small("population.owners={mean_devices=1.4, most_devices=3}")
+    of_device = PlanTarget(0.1, 1e-6, 0.05, buffers=1, report_goal=20)
+    target = replace(of_device, unit="person")
+    by_key = {each.key: each for each in make_plan(owners, of_device, [1.0], 2, 1.0, HERE).remedies}
+    failed = make_plan(owners, target, [1.0], 2, 1.0, HERE)
+    assert failed.headline.startswith("Epsilon 0.1 of a person with up to 3 devices is not met")
+    assert f"has {up(failed.epsilon_of_person)}. It would" in failed.headline
+    assert f"A device has {up(failed.nearest.epsilon)}." in failed.headline
+    of_person = {each.key: each for each in failed.found}
+    assert PERSON not in of_person
+    assert of_person[NOISE].noise_multiplier == pytest.approx(by_key[PERSON].noise_multiplier)
+    table = failed.tables()[0]
+    assert len(table.rows) == len(failed.found) > 1
+    columns = [table.columns.index("of a person with 3 devices"), 1]
+    for row in table.rows:
+        person, device = (float(row[each]) for each in columns)
+        assert device < person <= 0.1
+    assert "A plan for epsilon 0.1 of a person with up to 3 devices: not met" in plan_page(failed)
+    # Just that noise meets the target, and its plan is that of a person too.
+    z = by_key[PERSON].noise_multiplier
+    plan = make_plan(owners, replace(target, noise_per_report=z / 20), [1.0], 2, 1.0, HERE)
+    assert plan.best is not None
+    assert plan.best.epsilon < 0.05 < plan.best.judged_epsilon <= 0.1
+    assert not plan.remedies
+    assert plan.headline.startswith("Epsilon 0.1 of a person with up to 3 devices can be met: ")
+    assert f"give {up(plan.epsilon_of_person)} at delta" in plan.headline
+    what_if = next(each for each in plan.tables() if each.title == "What if")
+    assert what_if.subject.unit == "person"
+    # A bound, as the devices of a person need not all be the worst one.
+    assert all(row[4] in ("-", f"<= {row[4][3:]}") for row in what_if.rows)
+    less = replace(target, noise_per_report=0.99 * z / 20)
+    assert make_plan(owners, less, [1.0], 2, 1.0, HERE).best is None
+    with pytest.raises(InputError, match=r"^unit='person' needs .* population\.owners"):
+        make_plan(small(), target, [1.0], 2, 1.0, HERE)
 
 
 def test_a_pace_that_takes_all_days_is_named_and_the_rest_planned_with_more(
@@ -1215,7 +1256,7 @@ def nearest_miss(noise_multiplier: float, timer_hours: float) -> SimpleNamespace
 def proposal(meets_target: bool, noise_multiplier: float, limits: MinSep) -> SimpleNamespace:
     return SimpleNamespace(
         meets_target=meets_target,
-        epsilon=1.9,
+        judged_epsilon=1.9,
         days=5.0,
         starves=False,
         scale=0.5,
