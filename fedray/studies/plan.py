@@ -106,6 +106,8 @@ MOST_EPSILON = 100.0
 """Largest epsilon for which noise is computed; a larger target is met with hardly any."""
 MOST_OF_THE_DEVICES = 0.95
 """Largest share of the usable devices that a round may select at once."""
+PUBLISHED = 7.0 / 6500.0
+"""Noise multiplier over report goal of a published run (Xu et al. 2023)."""
 Progress = Callable[[str], None]
 Least = Literal["updates", "days"]
 """Cost by which a plan is the least: accepted updates, or days."""
@@ -121,7 +123,7 @@ class PlanTarget:
     """Most epsilon."""
     delta: float = 1e-10
     """delta of epsilon."""
-    noise_per_report: float = 7.0 / 6500.0
+    noise_per_report: float = PUBLISHED
     """Noise multiplier over report goal: the signal-to-noise ratio is the same at every goal."""
     buffers: int = 4
     """Buffers of the BLT that is planned for."""
@@ -479,6 +481,7 @@ def make_plan(
         RunFailed: a simulation dies for good.
     """
     _check(scenario, target, timers, seeds, scale, least)
+    first = None if own is None else (own.rounds.report_goal, own.participation.timer_hours)
     own = own if own is not None and stated_noise(own) else None
     # A plan finds the noise for its own target.
     if scenario.privacy.target is not None:
@@ -504,7 +507,7 @@ def make_plan(
         places = 1 if placement.backend == "in-process" else os.cpu_count() or 1
         clock = PlanClock(places, seeds)
         planner = _Planner(scenario, target, seeds, scale, placement, cache, tell, clock)
-        start = _first_goal(scenario, target, planner.devices_of_unit, least_goal, most)
+        start = _first_goal(scenario, target, least_goal, most, planner.devices_of_unit)
         planner.expect(timers, start, own)
         try:
             judged = made = None
@@ -514,6 +517,8 @@ def make_plan(
                 if not judged.starves:
                     start = min(max(judged.report_goal, least_goal), most)
             planner.searches = {hours: GoalSearch(least_goal, most, start) for hours in timers}
+            if own is None and first is not None:
+                planner.try_first(*first)
             planner.search(least, {})
             planner.step += 1
             best = planner.confirm(least)
@@ -848,6 +853,8 @@ class _Planner(_Runs):
     """Search of each timer."""
     expected: float = 0.0
     """Candidates that the search is expected to simulate."""
+    is_measured: bool = False
+    """Whether the time was announced again, by the pace of the first candidate."""
 
     def expect(self, timers: Sequence[float], goal: int, own: Scenario | None) -> None:
         """Reports the estimated candidates and time, before the first simulation.
@@ -865,14 +872,25 @@ class _Planner(_Runs):
         clock = self.clock
         clock.small = run_seconds(self.run_of(goal, hours, 0, self.scale))
         clock.full = run_seconds(self.run_of(goal, hours, 0, 1.0))
-        search = clock.of_candidates(self.expected + (own is not None))
-        met, failed = (clock.left(search + e) for e in (clock.beyond_search, clock.of_remedies))
-        text = f"about {self.expected:.0f} candidates of {self.seeds} runs each: {met} of "
-        text += (
-            f"{counted(clock.places, 'free CPU')}, or {failed} if none meets the target; longer "
+        what = counted(round(self.expected), "candidate")
+        self.on_progress(
+            Announcement(
+                f"about {what} of {self.seeds} runs each: {self._time(own is not None)}; longer if "
+                "others use them, and measured once the first is simulated"
+            )
         )
-        text += "if others use them"
-        self.on_progress(Announcement(text))
+
+    def _time(self, extra: float) -> str:
+        """Returns the time of the candidates to do, and of what follows, in words.
+
+        Args:
+            extra: candidates beyond those of the search; below 0 for those that are done.
+        """
+        clock = self.clock
+        search = clock.of_candidates(max(0.0, self.expected + extra))
+        met, failed = (clock.left(search + e) for e in (clock.beyond_search, clock.of_remedies))
+        free = counted(clock.places, "free CPU")
+        return f"{met} of {free}, or {failed} if none meets the target"
 
     def own(self, scenario: Scenario) -> tuple[Candidate, Candidate | None]:
         """A scenario's own goal, timer and noise multiplier, with its own mechanism, then with a
@@ -885,6 +903,14 @@ class _Planner(_Runs):
         found = of_own.tried(goal, hours, self.scale, what)
         # The runs are kept, so that they are simulated once.
         return found, None if found.starves else other.tried(goal, hours, self.scale, what)
+
+    def try_first(self, goal: int, hours: float) -> None:
+        """Tries the goal and timer of a scenario that states no noise, so that the plan has a row
+        of just these, if the search has the timer and may take the goal."""
+        search = self.searches.get(hours)
+        if search is not None and search.may_take(goal) and goal != search.next_goal():
+            what = "runs of the scenario's own goal and timer"
+            self._learn(self.tried(goal, hours, self.scale, what))
 
     def search(self, least: Least, proposals: dict[float, Candidate | None]) -> None:
         """Continues all timers at once until each search is over, or the timer cannot be the best.
@@ -911,6 +937,10 @@ class _Planner(_Runs):
             for (hours, goal), found in zip(asked, self._seeds_of(asked), strict=True):
                 candidate = self.judged(goal, hours, scale_of(goal, self.scale), found, None)
                 self._learn(candidate)
+                if not self.is_measured:
+                    self.is_measured = True
+                    left = self._time(-float(len(asked)))
+                    self.on_progress(Announcement(f"measured on the first: {left} from here"))
                 if not candidate.meets_target and not candidate.starves:
                     failed[hours] = candidate
 
@@ -1218,7 +1248,9 @@ def scale_of(goal: int, scale: float) -> float:
     return min(1.0, max(scale, LEAST_SIMULATED_GOAL / goal))
 
 
-def _first_goal(scenario: Scenario, target: PlanTarget, devices: int, least: int, most: int) -> int:
+def _first_goal(
+    scenario: Scenario, target: PlanTarget, least: int, most: int, devices: int = 1
+) -> int:
     """The least goal that meets the target if k = rounds x goal / population, s = 2 sqrt(k) for
     each of the devices of the target's unit."""
     z = (

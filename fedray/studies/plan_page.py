@@ -19,6 +19,7 @@ from fedray.report.subjects import scenario_subject
 from fedray.report.table import Table
 from fedray.studies.plan import (
     LATE,
+    PUBLISHED,
     Candidate,
     Plan,
     PlannedTimer,
@@ -26,7 +27,7 @@ from fedray.studies.plan import (
     planned_scenario,
     scale_of,
 )
-from fedray.studies.remedies import HALF_TRADE, NOISE, ONCE, PERSON, TRADE, Remedy
+from fedray.studies.remedies import HALF_TRADE, NEARLY_ALL, NOISE, ONCE, PERSON, TRADE, Remedy
 from fedray.studies.what_ifs import WhatIf, epsilon_at, most_mu
 from fedray.trace.provenance import package_versions
 
@@ -85,6 +86,8 @@ def _nothing_found(plan: Plan) -> list[str]:
     if (kept := target.report_goal) is not None:
         noise = needed_noise(target.noise_per_report * kept)
         said += f" with report goal {kept:,} and noise multiplier {noise}"
+        if target.noise_per_report == PUBLISHED:
+            said += " (7/6500 of the goal, as published)"
     if near is None or near.judged_epsilon is None:
         return [f"{said}, whichever was tried.", *_own_words(plan), *_starved_at_full_size(plan)]
     goal = f"goal {near.report_goal:,} with " if kept is None else ""
@@ -183,20 +186,44 @@ def _remedies_table(plan: Plan, near: Candidate) -> Table:
     relaxed = f"All rows have rounds.max_days={plan.scenario.rounds.max_days:g}."
     is_failed = plan.best is None
     return Table.of(
-        "What would do, each by itself" if is_failed else "What would do for a person",
+        _remedies_title(plan, is_failed),
         plan.found,
         cells,
         *_would_not_do(plan),
+        *_once_words(plan, near),
         estimates if is_failed else ACCURACY,
         relaxed if plan.stated_max_days is not None else "",
-        # A person's column leaves no room on a terminal.
-        details=("device updates",) if people > 1 else (),
         subject=lambda each: Subject(
             condition=_remedy_words(plan, each) if is_failed else "",
             runs=_remedy_runs(plan, near, each),
             unit="" if people > 1 else "device",
         ),
     )
+
+
+def _remedies_title(plan: Plan, is_failed: bool) -> str:
+    if not is_failed:
+        return "What would do for a person"
+    # A row may change several things, which do only together.
+    is_single = all(len(_remedy_words(plan, each).split(", ")) == 1 for each in plan.found)
+    return "What would do, each by itself" if is_single else "What would do"
+
+
+def _once_words(plan: Plan, near: Candidate) -> Iterable[str]:
+    """Yields why the rounds in which each device comes once are as many as they are."""
+    for each in plan.found:
+        if each.key != ONCE or not each.rounds:
+            continue
+        share = each.rounds * near.report_goal / plan.scenario.population.devices
+        # Rounded down, so that the shown share is not above the rule.
+        said = f"Each device once: {each.rounds:,} rounds take {math.floor(100 * share)} % of the "
+        said += "devices"
+        if each.rounds < near.rounds:
+            said += f", and {near.rounds:,} would take more than {100 * NEARLY_ALL:g} %, which is "
+            said += "the most a plan counts on, or starve"
+        if share > 1 - 2 * (1 - NEARLY_ALL):
+            said += "; with 10 % fewer devices the run may starve"
+        yield f"{said}."
 
 
 def _times_the_devices(plan: Plan, epsilon: float | None, devices: float) -> float | None:
@@ -314,9 +341,15 @@ def _remedy_words(plan: Plan, remedy: Remedy) -> str:
     words += ["each device once"] if remedy.key == ONCE else []
     if remedy.key in (NOISE, PERSON):
         words.append(f"noise multiplier {up(remedy.noise_multiplier or 0.0)}")
-    elif NOISE in remedy.key:
+    elif NOISE in remedy.key or _once_with_noise(plan, remedy):
         words.append("more noise")
     return ", ".join(words) + (", for a person" if remedy.key == PERSON else "")
+
+
+def _once_with_noise(plan: Plan, remedy: Remedy) -> bool:
+    """Whether a remedy in which each device comes once has more noise too."""
+    z = 0.0 if plan.shown is None else plan.shown.noise_multiplier
+    return remedy.key == ONCE and (remedy.noise_multiplier or 0.0) > z
 
 
 def _days_words(plan: Plan, days: float) -> str:

@@ -322,8 +322,9 @@ def comparison_figures(comparison: PlanComparison) -> list[Figure]:
 
 
 def _value_words(key: str, value: Any) -> str:
-    is_noise = key == "target.noise_per_report" and value is not None
-    return needed_noise(value) if is_noise else in_words(value)
+    if value is not None and key == "target.noise_per_report":
+        return needed_noise(value)
+    return in_words(value)
 
 
 def comparison_page(comparison: PlanComparison) -> str:

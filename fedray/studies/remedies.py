@@ -190,7 +190,9 @@ class _Search:
     def with_one_participation(self) -> list[Remedy]:
         """Returns rounds in which each device comes only once; empty if every run starves."""
         near, limits = self.near, self.near.planned_limits
-        most, tried = min(limits.rounds, int(NEARLY_ALL * near.population_over_goal)), None
+        # Nine tenths of the devices may suffice for just the plan's rounds.
+        share = NEARLY_ALL * self.devices / near.report_goal
+        most, tried = min(limits.rounds, math.floor(share + 1e-9)), None
         # Each attempt has the rounds that the one before it committed.
         for _ in range(MOST_PROPOSALS if limits.max_participations > 1 else 0):
             if most >= self._fewest and (tried is None or tried.starves):

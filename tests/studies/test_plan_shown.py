@@ -274,7 +274,6 @@ def test_of_plans_that_meet_their_target_the_least_is_named_in_each_figure(
         assert said in found.headline
     # Their updates are equal.
     assert "updates:" not in found.headline
-    assert "noise_per_report" not in str(found)
     # The noise was given, so it is a setting, with its factor.
     assert f"{paths[1]} has 2.00 times the noise on the mean of {paths[0]}." in found.headline
     assert found.headline.endswith("The plans differ in noise on the mean.")
@@ -296,9 +295,7 @@ def test_plans_for_a_person_are_compared_by_the_epsilon_of_a_person(small, tmp_p
         replace(one, target=each, best=replace(one.best, target=each, devices_of_unit=2, rho=rho))
         for each, rho in ((target, 0.02), (noisy, 0.002))
     ]
-    found = compare_plans(
-        [written(e, tmp_path / n) for e, n in zip(plans, "ab", strict=True)]
-    )
+    found = compare_plans([written(e, tmp_path / n) for e, n in zip(plans, "ab", strict=True)])
     (figure,) = found.figures()
     assert figure.y.title == "epsilon of a person"
     shown = [float(each.y[0]) for each in figure.series]

@@ -62,7 +62,7 @@ def plan(
     """
     from fedray.base.atomic import write_directory
     from fedray.studies.fit import scenario_to_fit
-    from fedray.studies.plan import PlanTarget, make_plan, stated_noise
+    from fedray.studies.plan import PUBLISHED, PlanTarget, make_plan, stated_noise
     from fedray.studies.plan_page import plan_files
 
     # Cheap mistakes are reported before the planner is loaded.
@@ -82,7 +82,7 @@ def plan(
         if timers is None:
             hours = sorted({*hours, own.participation.timer_hours})
     if noise_per_report is None:
-        noise_per_report = (own and stated_noise(own)) or 7.0 / 6500.0
+        noise_per_report = (own and stated_noise(own)) or PUBLISHED
     goal = value.rounds.report_goal if "rounds.report_goal" in is_set else None
     if goal is not None and "privacy.noise_multiplier" in is_set:
         noise_per_report = value.privacy.noise_multiplier / goal
