@@ -23,7 +23,7 @@ from fedray.audit.sensitivity import TraceSensitivity, trace_sensitivity
 from fedray.base.arrays import Int64Array
 from fedray.base.document import Document, InJson, Keys, NotInJson
 from fedray.base.errors import TraceCorrupt
-from fedray.base.rounding import counted, up
+from fedray.base.rounding import counted, given, up
 from fedray.mechanisms.accounting.events import Composed, DiscreteGaussianSum
 from fedray.mechanisms.strategy import Sensitivity, Strategy
 from fedray.scenario import Scenario
@@ -153,13 +153,23 @@ def audited_person(
     return PersonAudit(found, name_of(found.device_id), guarantees)
 
 
-def owner_text(guarantee: Guarantee, devices: int, of: str) -> str:
-    """Returns the epsilon of an owner of some devices, and the noise for the enforced one of a
-    device, which may also have a smaller one by sampling."""
+def owner_text(guarantee: Guarantee, devices: int, of: str, target: float | None = None) -> str:
+    """Returns the epsilon of an owner of some devices and whether it meets a target, if there is
+    one; else the noise for the enforced one of a device, which may also have a smaller one by
+    sampling."""
+    epsilon = guarantee.epsilon or 0.0
+    if target is not None and epsilon <= target:
+        return f"{up(epsilon)} {of}, which meets the target epsilon {given(target)}"
+    has = f"{up(epsilon)} {of}"
+    if target is not None:
+        has += f", which misses the target epsilon {given(target)}"
     # A filter spends its budget, whatever the noise.
-    is_by_noise = guarantee.name == "enforced" and devices > 1
-    lower = f", which {devices:,} times the noise would lower to the enforced one of a device"
-    return f"{up(guarantee.epsilon or 0.0)} {of}{lower * is_by_noise}"
+    if guarantee.name != "enforced" or devices == 1:
+        return has
+    return (
+        f"{has}{', and' if target is not None else ', which'} {devices:,} times the noise would "
+        f"lower{' it' if target is not None else ''} to the enforced one of a device"
+    )
 
 
 def _of_group(guarantee: Guarantee, m: int, together: int, unit: str, assumption: str) -> Guarantee:

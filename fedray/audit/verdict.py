@@ -320,7 +320,12 @@ def on_person(audit: Audit) -> Remark | None:
     if audit.findings and audit.basis.guarantee is None:
         return None
     found, most = guarantee_of_person(audit), audit.persons.most_devices
-    has = "not known" if found is None else owner_text(found, most, f"({found.name})")
+    has = "not known"
+    if found is not None:
+        own = None if audit.scenario is None else audit.scenario.privacy
+        # A target is that of a delta.
+        target = own.wanted_epsilon if own and own.delta == found.delta else None
+        has = owner_text(found, most, f"({found.name})", target)
     if audit.basis.answers:
         rows, stated = audit.basis.of_person, audit.basis.stated.name
         unknown = (each for each in audit.answers or () if each.unit == "person" and not each.event)
@@ -350,10 +355,13 @@ def on_target(audit: Audit) -> Remark | None:
         return Remark(f"{subject} misses the target epsilon {given(wanted)}.")
     found, meets = audit.basis.guarantee, f"{subject} meets the target epsilon {given(wanted)}"
     spent = 0.0 if found is None or found.epsilon is None else found.epsilon / wanted
-    person = None if audit.persons is None else guarantee_of_person(audit)
-    # Less noise would only move a person further away.
-    if audit.persons and (person is None or person.epsilon is None or person.epsilon > wanted):
-        return Remark(f"{meets}, and that of a person misses it.")
+    if audit.persons is not None:
+        person = guarantee_of_person(audit)
+        # Less noise for a device would move a person further away, so no command has it.
+        if person is None or person.epsilon is None or person.epsilon > wanted:
+            return Remark(f"{meets}, and that of a person misses it.")
+        share = f"{100 * person.epsilon / wanted:.0f}"
+        return Remark(f"{meets}, and so does that of a person, which spends {share} % of it.")
     said = f"{meets}, and spends {100 * spent:.0f} % of it."
     # The noise of devices and of samples is not calibrated.
     is_calibrated = isinstance(audit.noise, ServerNoise) and found and found.name == "enforced"

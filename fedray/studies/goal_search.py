@@ -85,6 +85,10 @@ class GoalSearch:
         """Whether the population can serve a goal that is not known to starve at this timer."""
         return goal <= self._most and not 0 < self._starving <= goal
 
+    def may_take(self, goal: int) -> bool:
+        """Whether a goal is one of the search's."""
+        return self._least <= goal <= self._most
+
     def may_starve(self, goal: int) -> bool:
         """Whether a goal is above all simulated ones that did not starve."""
         served = (each for each, outcome in self._simulated.items() if outcome != STARVES)

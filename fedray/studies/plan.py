@@ -106,9 +106,13 @@ MOST_EPSILON = 100.0
 """Largest epsilon for which noise is computed; a larger target is met with hardly any."""
 MOST_OF_THE_DEVICES = 0.95
 """Largest share of the usable devices that a round may select at once."""
+PUBLISHED = 7.0 / 6500.0
+"""Noise multiplier over report goal of a published run (Xu et al. 2023)."""
 Progress = Callable[[str], None]
 Least = Literal["updates", "days"]
 """Cost by which a plan is the least: accepted updates, or days."""
+Unit = Literal["device", "person"]
+"""Unit whose epsilon is to meet a target."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,16 +123,21 @@ class PlanTarget:
     """Most epsilon."""
     delta: float = 1e-10
     """delta of epsilon."""
-    noise_per_report: float = 7.0 / 6500.0
+    noise_per_report: float = PUBLISHED
     """Noise multiplier over report goal: the signal-to-noise ratio is the same at every goal."""
     buffers: int = 4
     """Buffers of the BLT that is planned for."""
     report_goal: int | None = None
     """Report goal to keep; only timers are tried then. None: the least that will do."""
+    unit: Unit = "device"
+    """Unit whose epsilon is to meet it: a device, or a person with the most devices of
+    population.owners."""
 
     def __post_init__(self) -> None:
         if not 0 < self.epsilon < math.inf:
             raise InputError.of("epsilon", self.epsilon, "must be positive and finite")
+        if self.unit not in get_args(Unit):
+            raise InputError.of("unit", self.unit, f"must be one of {', '.join(get_args(Unit))}")
         if not 0 < self.noise_per_report < math.inf:
             raise InputError.of(
                 *("noise_per_report", self.noise_per_report),
@@ -191,13 +200,16 @@ class Candidate:
     """Whether devices add the noise, of which rho is all that is proven."""
     committed: NotInJson[int] = 0
     """Rounds that every run committed if one starved, else 0."""
+    devices_of_unit: NotInJson[int] = 1
+    """Devices of the unit of the target."""
     enforced_days: float | None = None
     """Days of a full-size run in which the planned limits are rules; None if none was simulated."""
     enforced_min_sep: int | None = None
     """Min-sep of that run; None also if no device took part twice."""
 
     def __str__(self) -> str:
-        outcome = "no guarantee" if self.epsilon is None else f"epsilon {up(self.epsilon)}"
+        found, unit = self.judged_epsilon, self.target.unit
+        outcome = "no guarantee" if found is None else f"epsilon {up(found)} of a {unit}"
         if self.starves:
             outcome = "starves" if self.is_possible else "cannot sustain"
         goal, hours = self.report_goal, self.timer_hours
@@ -215,9 +227,17 @@ class Candidate:
         return self.rounds * self.report_goal
 
     @property
+    def judged_epsilon(self) -> float | None:
+        """Epsilon of the unit of the target; None without a guarantee, or if a run starves."""
+        if self.devices_of_unit == 1:
+            return self.epsilon
+        return self.epsilon_of_person(self.devices_of_unit)
+
+    @property
     def meets_target(self) -> InJson[bool]:
-        """Whether epsilon is known and no more than the target's."""
-        return self.epsilon is not None and self.epsilon <= self.target.epsilon
+        """Whether epsilon of the target's unit is known and no more than the target's."""
+        found = self.judged_epsilon
+        return found is not None and found <= self.target.epsilon
 
     @property
     def starves(self) -> bool:
@@ -306,8 +326,8 @@ class Plan(DrawnResult):
     """Cost by which the answer is the least."""
     remedies: tuple[Remedy, ...] = ()
     """Changes of the nearest miss that would meet the target, if nothing meets it; without any
-    setting if none was found. Of an answer, the noise with which a person meets it too, if
-    population.owners is given and the answer misses it."""
+    setting if none was found. Of an answer for a device, the noise with which a person meets it
+    too, if population.owners is given and the answer misses it."""
     own: Candidate | None = None
     """The user's own goal, timer, noise multiplier and mechanism, simulated as the search's
     candidates; its min-seps and participations are as its rules enforced them in the runs. None if
@@ -348,7 +368,7 @@ class Plan(DrawnResult):
 
     @property
     def is_met(self) -> InJson[bool]:
-        """Whether a device meets the target in the days that were asked for."""
+        """Whether the unit of the target meets it in the days that were asked for."""
         return self.best is not None and self.stated_max_days is None
 
     @property
@@ -356,6 +376,13 @@ class Plan(DrawnResult):
         """Most devices of a person; 1 if owners are unknown."""
         owners = self.scenario.population.owners
         return 1 if owners is None else owners.most_devices
+
+    @property
+    def judged_unit(self) -> str:
+        """The unit of the target in words."""
+        people = self.devices_of_person
+        is_person = self.target.unit == "person"
+        return f"person with up to {counted(people, 'device')}" if is_person else "device"
 
     @property
     def epsilon_of_person(self) -> InJson[float | None]:
@@ -453,7 +480,8 @@ def make_plan(
         InputError: no report goal is possible, or an argument is impossible.
         RunFailed: a simulation dies for good.
     """
-    _check(scenario, timers, seeds, scale, least)
+    _check(scenario, target, timers, seeds, scale, least)
+    first = None if own is None else (own.rounds.report_goal, own.participation.timer_hours)
     own = own if own is not None and stated_noise(own) else None
     # A plan finds the noise for its own target.
     if scenario.privacy.target is not None:
@@ -479,7 +507,7 @@ def make_plan(
         places = 1 if placement.backend == "in-process" else os.cpu_count() or 1
         clock = PlanClock(places, seeds)
         planner = _Planner(scenario, target, seeds, scale, placement, cache, tell, clock)
-        start = _first_goal(scenario, target, least_goal, most)
+        start = _first_goal(scenario, target, least_goal, most, planner.devices_of_unit)
         planner.expect(timers, start, own)
         try:
             judged = made = None
@@ -489,6 +517,8 @@ def make_plan(
                 if not judged.starves:
                     start = min(max(judged.report_goal, least_goal), most)
             planner.searches = {hours: GoalSearch(least_goal, most, start) for hours in timers}
+            if own is None and first is not None:
+                planner.try_first(*first)
             planner.search(least, {})
             planner.step += 1
             best = planner.confirm(least)
@@ -539,7 +569,8 @@ def nearest_of(candidates: Iterable[Candidate], own: Candidate | None = None) ->
     """Returns the candidate that misses the target by about the least: that with the goal and timer
     of the user's own settings, else the fastest; None without one."""
     # Runs of full size have refuted the candidates that met the target in smaller ones.
-    known = {each: each.epsilon for each in candidates if not each.meets_target and each.epsilon}
+    missed = (each for each in candidates if not each.meets_target)
+    known = {each: epsilon for each in missed if (epsilon := each.judged_epsilon)}
     most = (1 + NEARLY) * min(known.values(), default=0.0)
     near = [each for each, epsilon in known.items() if epsilon <= most]
 
@@ -627,8 +658,10 @@ def planned_scenario(scenario: Scenario, best: Candidate) -> tuple[Scenario, Str
     # The separation ensures its k by itself, and reports of abandoned rounds count toward a cap.
     cap = [f"participation.max_participations={best.cap}"] if best.cap else []
     # The user's own words are of other settings.
+    unit, devices = best.target.unit, best.devices_of_unit
+    of = f"{unit} with up to {counted(devices, 'device')}" if unit == "person" else unit
     text = (
-        f"Planned for epsilon {given(best.target.epsilon)} of a device: {best.rounds:,} rounds of "
+        f"Planned for epsilon {given(best.target.epsilon)} of a {of}: {best.rounds:,} rounds of "
         f"{best.report_goal:,} reports, timer {best.timer_hours:g} h"
     )
     planned = scenario.with_overrides(
@@ -666,6 +699,12 @@ class _Runs:
     """The scenario's own mechanism, judged under its enforced limits; None: a BLT made for the
     planned limits."""
 
+    @property
+    def devices_of_unit(self) -> int:
+        """Devices of the unit of the target."""
+        owners = self.scenario.population.owners
+        return 1 if owners is None or self.target.unit == "device" else owners.most_devices
+
     def tried(self, goal: int, hours: float, size: float, what: str) -> Candidate:
         """One report goal and timer, simulated unless the rules make it impossible."""
         scale, refusal = scale_of(goal, size), why_unsustainable(self.run_of(goal, hours, 0, 1.0))
@@ -684,6 +723,10 @@ class _Runs:
         strategy = self.strategy or _mechanism_for(limits, self.target)
         noise = replace(PlannedNoise.of(self.scenario), report_goal=goal, fewest=goal)
         return noise.release(strategy, limits)
+
+    def judged_release_of(self, limits: MinSep, goal: int) -> PlannedRelease:
+        """Returns the same for the unit of the target."""
+        return self.release_of(limits, goal).of_group(self.devices_of_unit)
 
     def run_of(self, goal: int, hours: float, seed: int, scale: float) -> Scenario:
         # Who takes part does not depend on who adds the noise, which may be too little at a goal.
@@ -765,6 +808,7 @@ class _Runs:
             is_possible=is_possible,
             by_zcdp=self.scenario.privacy.sent.adds_noise,
             committed=min((each.committed for each in found if each.note), default=0),
+            devices_of_unit=self.devices_of_unit,
         )
         if not notes:
             # The slowest run counts, so that a plan does not promise too few days.
@@ -809,6 +853,8 @@ class _Planner(_Runs):
     """Search of each timer."""
     expected: float = 0.0
     """Candidates that the search is expected to simulate."""
+    is_measured: bool = False
+    """Whether the time was announced again, by the pace of the first candidate."""
 
     def expect(self, timers: Sequence[float], goal: int, own: Scenario | None) -> None:
         """Reports the estimated candidates and time, before the first simulation.
@@ -826,14 +872,25 @@ class _Planner(_Runs):
         clock = self.clock
         clock.small = run_seconds(self.run_of(goal, hours, 0, self.scale))
         clock.full = run_seconds(self.run_of(goal, hours, 0, 1.0))
-        search = clock.of_candidates(self.expected + (own is not None))
-        met, failed = (clock.left(search + e) for e in (clock.beyond_search, clock.of_remedies))
-        text = f"about {self.expected:.0f} candidates of {self.seeds} runs each: {met} of "
-        text += (
-            f"{counted(clock.places, 'free CPU')}, or {failed} if none meets the target; longer "
+        what = counted(round(self.expected), "candidate")
+        self.on_progress(
+            Announcement(
+                f"about {what} of {self.seeds} runs each: {self._time(own is not None)}; longer if "
+                "others use them, and measured once the first is simulated"
+            )
         )
-        text += "if others use them"
-        self.on_progress(Announcement(text))
+
+    def _time(self, extra: float) -> str:
+        """Returns the time of the candidates to do, and of what follows, in words.
+
+        Args:
+            extra: candidates beyond those of the search; below 0 for those that are done.
+        """
+        clock = self.clock
+        search = clock.of_candidates(max(0.0, self.expected + extra))
+        met, failed = (clock.left(search + e) for e in (clock.beyond_search, clock.of_remedies))
+        free = counted(clock.places, "free CPU")
+        return f"{met} of {free}, or {failed} if none meets the target"
 
     def own(self, scenario: Scenario) -> tuple[Candidate, Candidate | None]:
         """A scenario's own goal, timer and noise multiplier, with its own mechanism, then with a
@@ -846,6 +903,14 @@ class _Planner(_Runs):
         found = of_own.tried(goal, hours, self.scale, what)
         # The runs are kept, so that they are simulated once.
         return found, None if found.starves else other.tried(goal, hours, self.scale, what)
+
+    def try_first(self, goal: int, hours: float) -> None:
+        """Tries the goal and timer of a scenario that states no noise, so that the plan has a row
+        of just these, if the search has the timer and may take the goal."""
+        search = self.searches.get(hours)
+        if search is not None and search.may_take(goal) and goal != search.next_goal():
+            what = "runs of the scenario's own goal and timer"
+            self._learn(self.tried(goal, hours, self.scale, what))
 
     def search(self, least: Least, proposals: dict[float, Candidate | None]) -> None:
         """Continues all timers at once until each search is over, or the timer cannot be the best.
@@ -872,6 +937,10 @@ class _Planner(_Runs):
             for (hours, goal), found in zip(asked, self._seeds_of(asked), strict=True):
                 candidate = self.judged(goal, hours, scale_of(goal, self.scale), found, None)
                 self._learn(candidate)
+                if not self.is_measured:
+                    self.is_measured = True
+                    left = self._time(-float(len(asked)))
+                    self.on_progress(Announcement(f"measured on the first: {left} from here"))
                 if not candidate.meets_target and not candidate.starves:
                     failed[hours] = candidate
 
@@ -942,7 +1011,7 @@ class _Planner(_Runs):
         # Without the margin, which differs between goals.
         apart = max(each or failed.rounds for each in failed.min_seps)
         seen = fitting(failed.rounds, apart, min(failed.max_participations))
-        release, target = self.release_of(seen, top), self.target
+        release, target = self.judged_release_of(seen, top), self.target
         epsilon = known_epsilon(release, target.noise_per_report * top, target.delta)
         return epsilon is None or epsilon > self.target.epsilon
 
@@ -1027,12 +1096,12 @@ class _Planner(_Runs):
             found = limits_of_runs(best.rounds, seen, self.seeds, deviation=best.deviation)
             apart = found.min_sep or best.rounds
             limits = MinSep(best.rounds, apart, found.max_participations)
-            release, target = self.release_of(limits, best.report_goal), best.target
+            release, target = self.judged_release_of(limits, best.report_goal), best.target
             z = release.least_noise(target.delta, min(target.epsilon, MOST_EPSILON))
             # As for remedies, since the run is smaller.
             return z if scale == 1.0 else (1 + PRECISION) * z
 
-        return what_ifs(planned, strategy, scale, simulate_all, noise_for)
+        return what_ifs(planned, strategy, scale, simulate_all, noise_for, self.devices_of_unit)
 
     def for_a_person(self, best: Candidate) -> tuple[Remedy, ...]:
         """The noise with which a person meets the target too, if the best candidate misses it."""
@@ -1053,7 +1122,7 @@ class _Planner(_Runs):
             return (), None
         if near.meets_target:
             # What it changes is all that it takes.
-            keys = ("rounds.count", near.epsilon, near.scale, near.days, None, near.rounds)
+            keys = ("rounds.count", near.judged_epsilon, near.scale, near.days, None, near.rounds)
             return (Remedy(*keys, timer_hours=near.timer_hours),), fallback
         devices, number = self.scenario.population.devices, itertools.count(1)
 
@@ -1070,8 +1139,9 @@ class _Planner(_Runs):
         longest = max((e.timer_hours for e in self.candidates if not e.starves), default=0.0)
         longer = [longest] if longest > near.timer_hours else []
         owners = self.scenario.population.owners
-        most = 1 if owners is None else owners.most_devices
-        return remedies(near, devices, self.release_of, simulate, longer, most), fallback
+        # The noise for a person is that of the first row if the target is of a person.
+        most = 1 if owners is None else owners.most_devices // self.devices_of_unit
+        return remedies(near, devices, self.judged_release_of, simulate, longer, most), fallback
 
     def _that_does_not_starve(self, own: Candidate | None) -> Candidate | None:
         """The own goal and timer at the target's noise; or else the rounds that most devices of a
@@ -1133,9 +1203,17 @@ _NOT_PLANNED = {
 
 
 def _check(
-    scenario: Scenario, timers: Sequence[float], seeds: int, scale: float, least: str
+    scenario: Scenario,
+    target: PlanTarget,
+    timers: Sequence[float],
+    seeds: int,
+    scale: float,
+    least: str,
 ) -> None:
     check_only_models(scenario, "epsilon")
+    if target.unit == "person" and scenario.population.owners is None:
+        rule = "needs the devices of a person, which population.owners has"
+        raise InputError.of("unit", target.unit, rule, "give population.owners")
     # A plan makes a BLT, whose noise devices add only with a last coefficient.
     PlannedNoise.of(scenario).as_added(named_mechanism("blt-400"))
     mode, devices = scenario.rounds.mode, scenario.population.devices
@@ -1170,9 +1248,16 @@ def scale_of(goal: int, scale: float) -> float:
     return min(1.0, max(scale, LEAST_SIMULATED_GOAL / goal))
 
 
-def _first_goal(scenario: Scenario, target: PlanTarget, least: int, most: int) -> int:
-    """The least goal that meets the target if k = rounds x goal / population, s = 2 sqrt(k)."""
-    z = 2.0 * noise_multiplier_for(1.0, target.delta, epsilon=min(target.epsilon, MOST_EPSILON))
+def _first_goal(
+    scenario: Scenario, target: PlanTarget, least: int, most: int, devices: int = 1
+) -> int:
+    """The least goal that meets the target if k = rounds x goal / population, s = 2 sqrt(k) for
+    each of the devices of the target's unit."""
+    z = (
+        2.0
+        * devices
+        * noise_multiplier_for(1.0, target.delta, epsilon=min(target.epsilon, MOST_EPSILON))
+    )
     once = z / target.noise_per_report
     guess = max(once, once**2 * scenario.rounds.count / scenario.population.devices)
     # Larger goals starve, and finding that out takes long.
@@ -1210,7 +1295,7 @@ def _alike(candidate: Candidate) -> tuple[float, float]:
     if target.epsilon > MOST_EPSILON:
         return goal, goal
     most = most_mu(target.epsilon, target.delta, by_zcdp=candidate.by_zcdp)
-    needed = goal * math.sqrt(2.0 * candidate.rho) / most
+    needed = goal * candidate.devices_of_unit * math.sqrt(2.0 * candidate.rho) / most
     if candidate.meets_target:
         mean = sum(seen) / len(seen)
         apart = max(1, math.floor((1 - BY_CHANCE) * (mean - SPREAD * (mean - b))))
@@ -1227,7 +1312,8 @@ def _larger_goal(full: Candidate) -> int | None:
         return None
     # At least one per cent, so that the search continues; at most half as much again, as a goal
     # that is too large starves.
-    ratio = math.inf if full.epsilon is None else full.epsilon / full.target.epsilon
+    found = full.judged_epsilon
+    ratio = math.inf if found is None else found / full.target.epsilon
     return math.ceil(full.report_goal * min(1.5, max(1.01, ratio)))
 
 

@@ -19,6 +19,7 @@ from fedray.report.subjects import scenario_subject
 from fedray.report.table import Table
 from fedray.studies.plan import (
     LATE,
+    PUBLISHED,
     Candidate,
     Plan,
     PlannedTimer,
@@ -26,7 +27,7 @@ from fedray.studies.plan import (
     planned_scenario,
     scale_of,
 )
-from fedray.studies.remedies import HALF_TRADE, NOISE, ONCE, PERSON, TRADE, Remedy
+from fedray.studies.remedies import HALF_TRADE, NEARLY_ALL, NOISE, ONCE, PERSON, TRADE, Remedy
 from fedray.studies.what_ifs import WhatIf, epsilon_at, most_mu
 from fedray.trace.provenance import package_versions
 
@@ -79,23 +80,27 @@ def plan_files(plan: Plan, command: str, again: Sequence[str] = ()) -> dict[str,
 def _nothing_found(plan: Plan) -> list[str]:
     """Returns the miss in a short sentence, then what would do, then how it came about."""
     target, near = plan.target, plan.nearest
-    said = f"{_no_slack(plan)}Epsilon {given(target.epsilon)} of a device is not met at delta "
+    said = f"{_no_slack(plan)}Epsilon {given(target.epsilon)} of a {plan.judged_unit} is not met "
+    said += "at delta "
     said += given(target.delta)
     if (kept := target.report_goal) is not None:
         noise = needed_noise(target.noise_per_report * kept)
         said += f" with report goal {kept:,} and noise multiplier {noise}"
-    if near is None or near.epsilon is None:
+        if target.noise_per_report == PUBLISHED:
+            said += " (7/6500 of the goal, as published)"
+    if near is None or near.judged_epsilon is None:
         return [f"{said}, whichever was tried.", *_own_words(plan), *_starved_at_full_size(plan)]
     goal = f"goal {near.report_goal:,} with " if kept is None else ""
     if near == plan.fallback:
         rounds = "" if _is_of_all(plan, near) else f"{counted(near.rounds, 'round')} of "
         said += f": every candidate starves. What does not is {rounds}{goal}timer "
-        said += f"{near.timer_hours:g} h, which has {up(near.epsilon)}"
+        said += f"{near.timer_hours:g} h, which has {up(near.judged_epsilon)}"
     else:
-        said += f": {goal}timer {near.timer_hours:g} h has {up(near.epsilon)}"
-    missed = [each.epsilon for each in plan.candidates if each.epsilon and not each.meets_target]
-    least = min(missed, default=near.epsilon)
-    said += f", and none tried has less than {up(least)}." if least < near.epsilon else "."
+        said += f": {goal}timer {near.timer_hours:g} h has {up(near.judged_epsilon)}"
+    missed = (each for each in plan.candidates if not each.meets_target)
+    known = (epsilon for each in missed if (epsilon := each.judged_epsilon))
+    least = min(known, default=near.judged_epsilon)
+    said += f", and none tried has less than {up(least)}." if least < near.judged_epsilon else "."
     found = {each.key: each for each in plan.found}
     if more := found.get(NOISE):
         said += f" It would be met with {_times_the_noise(near, more)} times the noise on the mean"
@@ -120,10 +125,13 @@ def _no_slack(plan: Plan) -> str:
 
 
 def _of_person(plan: Plan) -> str:
-    """Returns the epsilon of a person beside that of a device, as a sentence; empty without
-    owners."""
+    """Returns the epsilon of a person beside that of a device, or the other way round, as a
+    sentence; empty without owners."""
     if plan.devices_of_person == 1:
         return ""
+    if plan.target.unit == "person":
+        of_device = None if plan.shown is None else plan.shown.epsilon
+        return "" if of_device is None else f" A device has {up(of_device)}."
     found = plan.epsilon_of_person
     person = f"person with {plan.devices_of_person} devices"
     if found is None:
@@ -151,12 +159,14 @@ def _times_the_noise(near: Candidate, remedy: Remedy) -> str:
 def _remedies_table(plan: Plan, near: Candidate) -> Table:
     """Changes that would meet the target, a row each, and a note on the others. Of an answer: the
     noise with which a person meets it too."""
-    people = plan.devices_of_person
+    people, is_of_person = plan.devices_of_person, plan.target.unit == "person"
     cells = {
         "change": lambda each: _remedy_words(plan, each),
-        "epsilon of a device": lambda each: or_dash(up, each.epsilon),
+        "epsilon of a device": lambda each: or_dash(
+            up, _times_the_devices(plan, each.epsilon, 1 / people) if is_of_person else each.epsilon
+        ),
         f"of a person with {people} devices": lambda each: or_dash(
-            up, _times_the_devices(plan, each.epsilon, people)
+            up, each.epsilon if is_of_person else _times_the_devices(plan, each.epsilon, people)
         ),
         "device updates": lambda each: (
             f"{(each.rounds or near.rounds) * (each.report_goal or near.report_goal):,}"
@@ -176,14 +186,13 @@ def _remedies_table(plan: Plan, near: Candidate) -> Table:
     relaxed = f"All rows have rounds.max_days={plan.scenario.rounds.max_days:g}."
     is_failed = plan.best is None
     return Table.of(
-        "What would do, each by itself" if is_failed else "What would do for a person",
+        _remedies_title(plan, is_failed),
         plan.found,
         cells,
         *_would_not_do(plan),
+        *_once_words(plan, near),
         estimates if is_failed else ACCURACY,
         relaxed if plan.stated_max_days is not None else "",
-        # A person's column leaves no room on a terminal.
-        details=("device updates",) if people > 1 else (),
         subject=lambda each: Subject(
             condition=_remedy_words(plan, each) if is_failed else "",
             runs=_remedy_runs(plan, near, each),
@@ -192,8 +201,33 @@ def _remedies_table(plan: Plan, near: Candidate) -> Table:
     )
 
 
-def _times_the_devices(plan: Plan, epsilon: float | None, devices: int) -> float | None:
-    """Returns epsilon of a person with a number of devices from that of each: mu grows by it."""
+def _remedies_title(plan: Plan, is_failed: bool) -> str:
+    if not is_failed:
+        return "What would do for a person"
+    # A row may change several things, which do only together.
+    is_single = all(len(_remedy_words(plan, each).split(", ")) == 1 for each in plan.found)
+    return "What would do, each by itself" if is_single else "What would do"
+
+
+def _once_words(plan: Plan, near: Candidate) -> Iterable[str]:
+    """Yields why the rounds in which each device comes once are as many as they are."""
+    for each in plan.found:
+        if each.key != ONCE or not each.rounds:
+            continue
+        share = each.rounds * near.report_goal / plan.scenario.population.devices
+        # Rounded down, so that the shown share is not above the rule.
+        said = f"Each device once: {each.rounds:,} rounds take {math.floor(100 * share)} % of the "
+        said += "devices"
+        if each.rounds < near.rounds:
+            said += f", and {near.rounds:,} would take more than {100 * NEARLY_ALL:g} %, which is "
+            said += "the most a plan counts on, or starve"
+        if share > 1 - 2 * (1 - NEARLY_ALL):
+            said += "; with 10 % fewer devices the run may starve"
+        yield f"{said}."
+
+
+def _times_the_devices(plan: Plan, epsilon: float | None, devices: float) -> float | None:
+    """Returns epsilon of so many times the devices, or of a share of them: mu grows by it."""
     if not epsilon:
         return None
     delta, by_zcdp = plan.target.delta, plan.scenario.privacy.sent.adds_noise
@@ -227,10 +261,10 @@ def _steps_table(plan: Plan) -> Table | None:
         {
             "step": lambda row: row[0],
             "min-sep, planned": lambda row: shown_min_sep(row[1].planned_min_sep),
-            "epsilon": lambda row: or_dash(up, row[1].epsilon),
+            "epsilon": lambda row: or_dash(up, row[1].judged_epsilon),
             **_runs_column(rows, lambda row: _runs_of(row[1])),
         },
-        subject=lambda row: Subject(condition=row[0], runs=_runs_of(row[1]), unit="device"),
+        subject=lambda row: Subject(condition=row[0], runs=_runs_of(row[1]), unit=plan.target.unit),
     )
 
 
@@ -279,10 +313,11 @@ def _would_not_do(plan: Plan) -> Iterable[str]:
         "population.devices": "more devices at this goal",
     }
     none = [each for each in plan.remedies if not each.is_found]
+    whose = "a device" if plan.target.unit == "device" else f"each device of a {plan.judged_unit}"
     for one in sorted({each.epsilon for each in none if each.epsilon is not None}):
         changes = " and ".join(names[each.key] for each in none if each.epsilon == one)
         yield (
-            f"Would not do: {changes}. At this noise one participation of a device has epsilon "
+            f"Would not do: {changes}. At this noise one participation of {whose} has epsilon "
             f"{up(one)} with a BLT."
         )
     # Others might do.
@@ -306,9 +341,15 @@ def _remedy_words(plan: Plan, remedy: Remedy) -> str:
     words += ["each device once"] if remedy.key == ONCE else []
     if remedy.key in (NOISE, PERSON):
         words.append(f"noise multiplier {up(remedy.noise_multiplier or 0.0)}")
-    elif NOISE in remedy.key:
+    elif NOISE in remedy.key or _once_with_noise(plan, remedy):
         words.append("more noise")
     return ", ".join(words) + (", for a person" if remedy.key == PERSON else "")
+
+
+def _once_with_noise(plan: Plan, remedy: Remedy) -> bool:
+    """Whether a remedy in which each device comes once has more noise too."""
+    z = 0.0 if plan.shown is None else plan.shown.noise_multiplier
+    return remedy.key == ONCE and (remedy.noise_multiplier or 0.0) > z
 
 
 def _days_words(plan: Plan, days: float) -> str:
@@ -341,7 +382,7 @@ def plan_sentences(plan: Plan) -> list[str]:
     if best is None:
         return _nothing_found(plan)
     # The best candidate met the target, so its figures are known.
-    assert best.epsilon is not None
+    assert best.judged_epsilon is not None
     assert best.planned_max_participations is not None
     assert best.days is not None
     seen = " and ".join(dict.fromkeys(shown_min_sep(each) for each in best.min_seps))
@@ -353,7 +394,7 @@ def plan_sentences(plan: Plan) -> list[str]:
         and each.report_goal < best.report_goal
         and not each.meets_target
     ]
-    is_met = f"Epsilon {given(plan.target.epsilon)} of a device can be met"
+    is_met = f"Epsilon {given(plan.target.epsilon)} of a {plan.judged_unit} can be met"
     if plan.misses_for_person:
         found, people = plan.epsilon_of_person, f"a person with {plan.devices_of_person} devices"
         is_met = f"A device meets epsilon {given(plan.target.epsilon)}, and "
@@ -363,7 +404,7 @@ def plan_sentences(plan: Plan) -> list[str]:
     return [
         f"{_no_slack(plan)}{is_met}: {counted(best.rounds, 'round')} of "
         f"{best.report_goal:,} reports, timer {best.timer_hours:g} h and noise multiplier "
-        f"{needed_noise(best.noise_multiplier)} give {up(best.epsilon)} at delta "
+        f"{needed_noise(best.noise_multiplier)} give {up(best.judged_epsilon)} at delta "
         f"{given(plan.target.delta)}, planned for {_limits_words(best)}.{person}"
         + "".join([*below[-1:], *(f" {each}" for each in (*pace, *_own_words(plan)))]),
         f"The run at full size had min-sep {seen}; population / report goal is "
@@ -393,13 +434,14 @@ def _own_words(plan: Plan) -> list[str]:
     said += f"{needed_noise(own.noise_multiplier)}, "
     if own.starves:
         return [f"{said}{'starve.' if own.is_possible else f'have no epsilon: {own.note}.'}"]
-    epsilon = "no known epsilon" if own.epsilon is None else f"epsilon {up(own.epsilon)}"
+    found = own.judged_epsilon
+    epsilon = "no known epsilon" if found is None else f"epsilon {up(found)}"
     said += (
         f"{'meet' if own.meets_target else 'miss'} the target: {epsilon} in "
         f"{own.days or 0.0:.1f} days with their own mechanism ({_mechanism_words(plan)}), "
     )
-    if plan.made is not None and plan.made.epsilon is not None:
-        said += f"{up(plan.made.epsilon)} with a BLT made for them, "
+    if plan.made is not None and plan.made.judged_epsilon is not None:
+        said += f"{up(plan.made.judged_epsilon)} with a BLT made for them, "
     said += f"in runs at {own.scale:.2g} of the size."
     if plan.best is not None:
         times = plan.target.noise_per_report / own.target.noise_per_report
@@ -457,7 +499,7 @@ def plan_page(plan: Plan, command: str = "", again: Sequence[str] = ()) -> str:
     scenario = plan.scenario
     note = (
         f"{scenario.population.devices:,} devices, {scenario.rounds.count:,} rounds, epsilon of a "
-        f"device at most {given(target.epsilon)} at delta "
+        f"{plan.judged_unit} at most {given(target.epsilon)} at delta "
         f"{given(target.delta)}, noise_per_report {needed_noise(target.noise_per_report, 6)} "
         f"(noise multiplier over report goal); the answer has the least {plan.least}."
     )
@@ -469,14 +511,15 @@ def plan_page(plan: Plan, command: str = "", again: Sequence[str] = ()) -> str:
         rows = list(zip(words, again, strict=True))
         commands = Table.facts("Commands that plan these changes", rows)
         tables.insert(1, commands.under(plan.of))
-    near, title = plan.shown, f"A plan for epsilon {given(target.epsilon)} of a device"
-    epsilon = "unknown" if near is None else or_dash(up, near.epsilon)
+    near, unit = plan.shown, target.unit
+    title = f"A plan for epsilon {given(target.epsilon)} of a {plan.judged_unit}"
+    epsilon = "unknown" if near is None else or_dash(up, near.judged_epsilon)
     standing = "holds"
     if plan.best is None:
         title, standing = f"{title}: not met", "broken"
-        answer = f"Epsilon {epsilon} of a device, not {given(target.epsilon)}: not met"
+        answer = f"Epsilon {epsilon} of a {unit}, not {given(target.epsilon)}: not met"
     else:
-        answer = f"Met: epsilon {epsilon} of a device, {_days(plan.best) or 0.0:.1f} days"
+        answer = f"Met: epsilon {epsilon} of a {unit}, {_days(plan.best) or 0.0:.1f} days"
         if plan.misses_for_person:
             standing = "open"
             answer = f"Epsilon {epsilon} of a device, {or_dash(up, plan.epsilon_of_person)} of "
@@ -570,6 +613,7 @@ def _what_ifs_table(plan: Plan) -> Table:
         ),
         "would do with fewer devices": lambda each: _would_do(plan, each),
     }
+    is_of_person = plan.target.unit == "person"
     goal = 1 if plan.best is None else plan.best.report_goal
     is_once = plan.best is not None and plan.best.planned_max_participations == 1
     once = " While no device takes part twice (k = 1), only the days can differ." if is_once else ""
@@ -580,13 +624,14 @@ def _what_ifs_table(plan: Plan) -> Table:
         f"One run each at {scale_of(goal, plan.scale):.2g} of the size, with the plan's mechanism, "
         "noise and, unless the row says otherwise, rules. Epsilon is that of the simulated trace, "
         f"by its exact sensitivity unless it says <=; only the plan's rules are a guarantee.{once}",
-        "k: most participations of a device in the run. Epsilon is that of the worst device."
+        "k: most participations of a device in the run. Epsilon is that of the worst device"
+        + (f" times {plan.devices_of_person}, by group privacy." if is_of_person else ".")
         + CROWDED * _is_less_with_more(plan),
         "Noise multiplier: in place of the plan's, with a BLT for the row's min-sep less the "
         "plan's margin and rules made of it. rounds.count: in place of the plan's, with its rules.",
         *(f"{each.name}: {each.note}." for each in plan.what_ifs if each.note),
         subject=lambda each: Subject(
-            condition=each.name, runs=_runs_at(1, scale_of(goal, plan.scale)), unit="device"
+            condition=each.name, runs=_runs_at(1, scale_of(goal, plan.scale)), unit=plan.target.unit
         ),
     )
 
@@ -647,7 +692,7 @@ def _candidates_table(plan: Plan) -> Table:
         "population / goal": lambda each: f"{each.population_over_goal:,}",
         "k": lambda each: or_dash(str, each.planned_max_participations),
         "days": lambda each: or_dash("{:.1f}".format, each.days),
-        "epsilon": lambda each: or_dash(up, each.epsilon),
+        "epsilon": lambda each: or_dash(up, each.judged_epsilon),
     }
     return Table.of(
         "Candidates",
@@ -662,7 +707,7 @@ def _candidates_table(plan: Plan) -> Table:
         method=(how,),
         # They follow from the other columns.
         details=("z", "population / goal"),
-        subject=lambda each: Subject(runs=_runs_of(each), unit="device"),
+        subject=lambda each: Subject(runs=_runs_of(each), unit=plan.target.unit),
     )
 
 
@@ -670,9 +715,9 @@ def _why_nearest(plan: Plan) -> Iterable[str]:
     """Yields why the nearest miss is not the candidate with the least epsilon, if it is not."""
     near = plan.nearest
     missed = [each for each in plan.candidates if each.epsilon and not each.meets_target]
-    least = min(missed, key=lambda each: each.epsilon or 0.0, default=near)
+    least = min(missed, key=lambda each: each.judged_epsilon or 0.0, default=near)
     if plan.best is None and near is not None and least is not None and least != near:
-        epsilon = or_dash(up, least.epsilon)
+        epsilon = or_dash(up, least.judged_epsilon)
         yield (
             f"Nearest miss: of those within a tenth of the least epsilon ({epsilon}, timer "
             f"{least.timer_hours:g} h), the one with the own goal and timer, else the fastest."
@@ -731,7 +776,7 @@ def _timers_table(plan: Plan) -> Table:
         "device updates": cell(lambda each: f"{each.updates:,}"),
         "min-sep, planned": cell(lambda each: shown_min_sep(each.planned_min_sep)),
         "days": cell(lambda each: f"{each.days:.1f}"),
-        "epsilon": cell(lambda each: or_dash(up, each.epsilon)),
+        "epsilon": cell(lambda each: or_dash(up, each.judged_epsilon)),
         **_runs_column(plan.timers, runs),
     }
     above = "Above: the search of this timer ended there, since the plan's has a smaller goal."
@@ -742,7 +787,7 @@ def _timers_table(plan: Plan) -> Table:
         "A longer timer raises min-sep, so that a smaller goal will do, and slows the rounds down.",
         above if plan.cut_short else "",
         details=("device updates",),
-        subject=lambda row: Subject(runs=runs(row), unit="device"),
+        subject=lambda row: Subject(runs=runs(row), unit=plan.target.unit),
     )
 
 
@@ -790,7 +835,7 @@ def plan_figures(plan: Plan) -> list[Figure]:
     line = Mark(target, f"target {given(target)}", "y")
     figures: list[Figure] = [
         _figure(plan, "days", note, _days, zone),
-        _figure(plan, "epsilon", note, lambda each: each.epsilon, [line, *zone]),
+        _figure(plan, "epsilon", note, lambda each: each.judged_epsilon, [line, *zone]),
     ]
     # A single goal spans no axis.
     if len({each.report_goal for each in plan.candidates if not each.starves}) < 2:
@@ -836,7 +881,8 @@ def _trade_figure(plan: Plan) -> Iterable[Figure]:
     yield Figure(
         name="noise",
         title="What would do: noise on the mean over report goal",
-        note="Noise as a multiple of the nearest miss's; each point meets the target.",
+        note="Noise as a multiple of the nearest miss's; each point meets epsilon "
+        f"{given(plan.target.epsilon)} of a {plan.judged_unit}.",
         x=_goal_axis(goals),
         y=Axis("times the noise", needs_log(noise), decimals=2),
         series=(*(line if len(set(traded)) > 1 else []), *points),
@@ -886,7 +932,8 @@ def _figure(
         note=note,
         x=_goal_axis([*x, *(mark.until for mark in marks if mark.until)]),
         y=Axis(
-            *(name if name == "days" else "epsilon of a device", needs_log(y), name == "days"),
+            *(name if name == "days" else f"epsilon of a {plan.judged_unit}", needs_log(y)),
+            name == "days",
             decimals=1 if name == "days" else 3,
         ),
         series=tuple(series),

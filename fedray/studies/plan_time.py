@@ -17,7 +17,7 @@ WHAT_IFS = 11
 """Usual number of what-ifs."""
 PROPOSALS, COMPUTED = 8, 15
 """Usual numbers of simulated proposals of a plan that fails, and of mechanisms made for others."""
-PRIOR = 10.0
+PRIOR = 5.0
 """Estimated seconds after which the measured pace counts as much as the estimate."""
 
 

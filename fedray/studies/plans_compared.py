@@ -11,8 +11,8 @@ from fedray.base.document import Document, InJson
 from fedray.base.errors import InputError
 from fedray.base.parsing import read_document
 from fedray.base.result import DrawnResult
-from fedray.base.rounding import in_words, needed_noise, or_dash, shown_min_sep, up
-from fedray.report.figure import Axis, Figure, Series
+from fedray.base.rounding import given, in_words, needed_noise, or_dash, shown_min_sep, up
+from fedray.report.figure import Axis, Figure, Mark, Series, needs_log
 from fedray.report.page import render_study
 from fedray.report.subject import FACETS, Subject, shared_subject
 from fedray.report.table import Table
@@ -27,11 +27,13 @@ KEYS = {
 """Keys of a plan that are read."""
 CHOSEN = (
     *("name", "rounds.report_goal", "participation.timer_hours", "privacy.noise_multiplier"),
-    *("privacy.mechanism", "privacy.wanted_epsilon", "description", "target.noise_per_report"),
+    *("privacy.mechanism", "privacy.wanted_epsilon", "description"),
 )
 """Settings that a plan chooses itself or that are rows of the answers, and name and description."""
 WORDS = {
-    "target.epsilon": "target epsilon of a device",
+    "target.epsilon": "target epsilon",
+    "target.unit": "unit of the target",
+    "target.noise_per_report": "noise on the mean",
     "target.delta": "delta",
     "target.report_goal": "report goal to keep",
     "target.buffers": "buffers of the BLT",
@@ -56,6 +58,8 @@ class ComparedPlan(Document):
     """Whether the plan meets its target."""
     target_epsilon: float
     """Its target."""
+    unit: str
+    """Unit whose epsilon is to meet it: "device" or "person"."""
     rounds: int
     """Rounds of a run."""
     report_goal: int | None
@@ -85,6 +89,11 @@ class ComparedPlan(Document):
         """Noise multiplier over report goal."""
         z, goal = self.noise_multiplier, self.report_goal
         return None if z is None or not goal else z / goal
+
+    @property
+    def judged_epsilon(self) -> float | None:
+        """Epsilon of the unit of the target; None without a guarantee."""
+        return self.epsilon_of_person if self.unit == "person" else self.epsilon
 
     @property
     def updates(self) -> InJson[int | None]:
@@ -161,7 +170,7 @@ def _is_plan(found: Any) -> bool:
         and all(isinstance(found[each], dict) for each in ("target", "settings", "of"))
         and all(isinstance(found[each], dict | None) for each in ("best", "nearest"))
         and isinstance(found["what_ifs"], list)
-        and "epsilon" in found["target"]
+        and found["target"].keys() >= {"epsilon", "unit"}
         and found["of"].keys() <= {*FACETS}
     )
 
@@ -180,6 +189,7 @@ def _compared(path: str, document: Mapping[str, Any]) -> ComparedPlan:
         epsilon_of_person=document["epsilon_of_person"],
         starves=starves,
         target_epsilon=document["target"]["epsilon"],
+        unit=document["target"]["unit"],
         rounds=document["rounds"],
         days=shown.get("enforced_days") or shown.get("days"),
         **{name: shown.get(name) for name in (*chosen, *limits)},
@@ -215,13 +225,14 @@ def comparison_headline(comparison: PlanComparison) -> str:
             person = f", {epsilon} of a person with {people} devices"
         said.append(
             f"{each.plan}: epsilon {up(each.epsilon)} of a device{person}, for "
-            f"{each.target_epsilon:g}, {_met(each, 'met', 'not met')}."
+            f"{_target_words(each)}, {_met(each, 'met', 'not met')}."
         )
     met = [each for each in comparison.plans if each.is_met]
     if len(met) == 1 < len(comparison.plans):
         said.append(f"Only {met[0].plan} meets its target.")
     # What misses its target does not win.
     said += _winners(met or comparison.plans)
+    said += _times_the_noise(comparison.plans)
     keys = ", ".join(WORDS.get(each.key, each.key) for each in comparison.differing)
     differ = f"The plans differ in {keys}." if keys else "The plans have the same settings."
     return " ".join([*said, differ])
@@ -232,8 +243,26 @@ def _met(plan: ComparedPlan, met: str, missed: str) -> str:
     if not plan.is_met:
         return missed
     of_person, most = plan.epsilon_of_person, plan.devices_of_person
+    if plan.unit == "person":
+        return met
     is_for_all = most == 1 or (of_person is not None and of_person <= plan.target_epsilon)
     return met if is_for_all else f"{met} for a device and missed for a person"
+
+
+def _target_words(plan: ComparedPlan) -> str:
+    return f"{plan.target_epsilon:g}{' of a person' if plan.unit == 'person' else ''}"
+
+
+def _times_the_noise(plans: Sequence[ComparedPlan]) -> Iterator[str]:
+    """Yields how many times the noise on the mean each plan has of the one with the least."""
+    known = [(noise, each) for each in plans if (noise := each.noise_on_the_mean)]
+    if not known:
+        return
+    least, base = min(known, key=lambda pair: pair[0])
+    for noise, each in known:
+        if noise > (1 + LESS) * least:
+            times = up(round(noise / least, 6), 2)
+            yield f"{each.plan} has {times} times the noise on the mean of {base.plan}."
 
 
 def _winners(plans: Sequence[ComparedPlan]) -> Iterator[str]:
@@ -263,24 +292,39 @@ def _winners(plans: Sequence[ComparedPlan]) -> Iterator[str]:
 
 
 def comparison_figures(comparison: PlanComparison) -> list[Figure]:
-    """Returns epsilon over the noise on the mean, a point for each plan."""
-    points = []
+    """Returns epsilon over the noise on the mean, a point for each plan, and the targets if all are
+    of one unit."""
+    units = {each.unit for each in comparison.plans}
+    unit = units.pop() if len(units) == 1 else "device"
+    points, marks = [], []
     for each in comparison.plans:
-        if each.epsilon is not None and each.noise_on_the_mean is not None:
-            x, y = np.array([each.noise_on_the_mean]), np.array([each.epsilon])
+        epsilon = each.epsilon if unit == "device" else each.epsilon_of_person
+        if epsilon is not None and each.noise_on_the_mean is not None:
+            x, y = np.array([each.noise_on_the_mean]), np.array([epsilon])
             points.append(Series(each.plan, "points", x, y, labels=(each.plan,)))
     if not points:
         return []
+    if not units:
+        targets = sorted({each.target_epsilon for each in comparison.plans})
+        marks = [Mark(each, f"target {given(each)}", "y") for each in targets]
+    shown = [*(float(each.y[0]) for each in points), *(each.at for each in marks)]
     return [
         Figure(
             name="plans",
             title="Epsilon and noise on the mean",
             note="The nearer to the lower left corner, the better.",
             x=Axis("noise on the mean, z over goal", starts_at_zero=False, decimals=4),
-            y=Axis("epsilon of a device", decimals=4),
+            y=Axis(f"epsilon of a {unit}", needs_log(shown), decimals=4),
             series=tuple(points),
+            marks=tuple(marks),
         )
     ]
+
+
+def _value_words(key: str, value: Any) -> str:
+    if value is not None and key == "target.noise_per_report":
+        return needed_noise(value)
+    return in_words(value)
 
 
 def comparison_page(comparison: PlanComparison) -> str:
@@ -294,7 +338,7 @@ def comparison_tables(comparison: PlanComparison) -> list[Table]:
     """Returns the plans, a column each, and the settings in which they differ."""
     cells: dict[str, Callable[[ComparedPlan], str]] = {
         "population": lambda each: each.subject.population,
-        "target epsilon": lambda each: f"{each.target_epsilon:g}",
+        "target epsilon": _target_words,
         "target": lambda each: _met(each, "met", "missed, nearest miss"),
         "rounds": lambda each: f"{each.rounds:,}",
         "report goal": lambda each: or_dash("{:,}".format, each.report_goal),
@@ -318,12 +362,17 @@ def comparison_tables(comparison: PlanComparison) -> list[Table]:
     }
     if all(each.devices_of_person == 1 for each in comparison.plans):
         del cells["epsilon of a person"]
+    known = [noise for each in comparison.plans if (noise := each.noise_on_the_mean)]
+    if known and max(known) > (1 + LESS) * min(known):
+        cells["times the least noise on the mean"] = lambda each: or_dash(
+            lambda noise: up(round(noise / min(known), 6), 2), each.noise_on_the_mean
+        )
     names = [each.plan for each in comparison.plans]
     rows = [[name, *map(cell, comparison.plans)] for name, cell in cells.items()]
     tables = [Table.headed("Plans", [["", *names], *rows])]
     if comparison.differing:
         rows = [
-            [WORDS.get(each.key, each.key), *map(in_words, each.values)]
+            [WORDS.get(each.key, each.key), *(_value_words(each.key, it) for it in each.values)]
             for each in comparison.differing
         ]
         tables.append(Table.headed("Settings that differ", [["setting", *names], *rows]))

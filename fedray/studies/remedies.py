@@ -56,8 +56,8 @@ class Remedy(Document):
     factor); population.devices; participation.timer_hours; participation.max_participations, which
     is then 1."""
     epsilon: float | None
-    """Epsilon of a device with it. If none was found: epsilon of one participation, which exceeds
-    the target; or None if the simulated values failed, but others might do."""
+    """Epsilon of the target's unit with it. If none was found: epsilon of one participation, which
+    exceeds the target; or None if the simulated values failed, but others might do."""
     scale: float
     """Size of the simulations on which it rests; 1: the whole population."""
     days: float | None = None
@@ -92,11 +92,12 @@ def remedies(
     Args:
         near: candidate of a plan with the least epsilon, and planned limits.
         devices: devices of its population.
-        release_of: release of the mechanism made for limits, under them, at a report goal.
+        release_of: release to the target's unit of the mechanism made for limits, under them, at a
+            report goal.
         simulate: returns the candidate with other devices, timer hours, report goal and rounds, and
             whether each device comes only once.
         longer_timers: timers for fewer, larger rounds, if the candidate's own does not do.
-        devices_of_person: most devices of a person.
+        devices_of_person: most devices of a person, if the target is that of a device.
     """
     search = _Search(near, devices, release_of, simulate)
     found = [search.with_noise(Remedy(NOISE, None, near.scale, near.days), near.planned_limits)]
@@ -189,7 +190,9 @@ class _Search:
     def with_one_participation(self) -> list[Remedy]:
         """Returns rounds in which each device comes only once; empty if every run starves."""
         near, limits = self.near, self.near.planned_limits
-        most, tried = min(limits.rounds, int(NEARLY_ALL * near.population_over_goal)), None
+        # Nine tenths of the devices may suffice for just the plan's rounds.
+        share = NEARLY_ALL * self.devices / near.report_goal
+        most, tried = min(limits.rounds, math.floor(share + 1e-9)), None
         # Each attempt has the rounds that the one before it committed.
         for _ in range(MOST_PROPOSALS if limits.max_participations > 1 else 0):
             if most >= self._fewest and (tried is None or tried.starves):
@@ -231,7 +234,7 @@ class _Search:
                 continue
             if tried.meets_target:
                 return Remedy(
-                    *(key, tried.epsilon, tried.scale, tried.days),
+                    *(key, tried.judged_epsilon, tried.scale, tried.days),
                     noise_multiplier=None if larger == goal else tried.noise_multiplier,
                     rounds=None if count == n else count,
                     report_goal=None if larger == goal else larger,

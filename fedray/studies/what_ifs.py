@@ -44,7 +44,7 @@ class WhatIf:
     min_sep: int | None = None
     """Min-sep of the run; None also if no device took part twice."""
     epsilon: float | None = None
-    """Epsilon of the run; None if it starves, or without a guarantee."""
+    """Epsilon of the target's unit in the run; None if it starves, or without a guarantee."""
     is_exact: bool = True
     """Whether epsilon rests on an exact sensitivity; False: on an upper bound."""
     starves_at: int | None = None
@@ -68,6 +68,7 @@ def what_ifs(
     scale: float,
     simulate_all: Callable[[Sequence[Scenario]], Sequence[Truth]],
     noise_for: Callable[[MinSep], float],
+    devices: int = 1,
 ) -> tuple[WhatIf, ...]:
     """Returns the plan as simulated, then a row for each what-if.
 
@@ -78,6 +79,7 @@ def what_ifs(
         simulate_all: returns the outcomes of scenarios.
         noise_for: returns the noise multiplier that meets the plan's target in runs like one with
             this participation.
+        devices: devices of the unit whose epsilon a row has, by group privacy.
     """
     runs: dict[str, Scenario | str] = {}
     for name, change in (changes := _changes(planned)).items():
@@ -94,7 +96,7 @@ def what_ifs(
             found.append(WhatIf(name, starves_at=0, note=run))
             continue
         change, truth = changes[name], next(truths)
-        row = _of_trace(name, planned, strategy, truth)
+        row = _of_trace(name, planned, strategy, truth, devices)
         if change.needs == "noise" and truth.participation is not None:
             row = replace(row, needed_noise_multiplier=noise_for(truth.participation))
         elif change.needs:
@@ -162,7 +164,9 @@ def _with_slower_class(planned: Scenario) -> str:
     return f"population.classes={literal((*rest, slower))}"
 
 
-def _of_trace(name: str, planned: Scenario, strategy: Strategy, truth: Truth) -> WhatIf:
+def _of_trace(
+    name: str, planned: Scenario, strategy: Strategy, truth: Truth, devices: int
+) -> WhatIf:
     if truth.participation is None or truth.patterns is None:
         return WhatIf(name, starves_at=truth.committed)
     noise, privacy = PlannedNoise.of(planned), planned.privacy
@@ -170,9 +174,12 @@ def _of_trace(name: str, planned: Scenario, strategy: Strategy, truth: Truth) ->
     found = trace_sensitivity(added, truth.patterns)
     # Small simulations have fewer devices in a round than the plan.
     release = replace(noise.release_of(added, truth.patterns, found.value), source=noise)
-    epsilon = known_epsilon(release, privacy.noise_multiplier, privacy.delta)
+    of_unit = release.of_group(devices)
+    epsilon = known_epsilon(of_unit, privacy.noise_multiplier, privacy.delta)
     most = truth.participation.max_participations
-    row = WhatIf(name, truth.days, truth.min_sep, epsilon, found.is_exact)
+    # The devices of a person need not all be the worst one.
+    is_exact = found.is_exact and devices == 1
+    row = WhatIf(name, truth.days, truth.min_sep, epsilon, is_exact)
     return replace(row, max_participations=most)
 
 

@@ -435,7 +435,7 @@ def test_a_claim_that_is_looser_than_the_rules_has_its_own_figure_for_persons(
 def test_noise_that_a_person_needs_is_not_called_more_than_needed(
     small, trace_of, times: float
 ) -> None:
-    """A target of 1.5 times the epsilon of a device is missed by a person; one of 40 times is met, and can be spent."""
+    """A target of 1.5 times the epsilon of a device is missed by a person; one of 40 times is met, and neither has a command for less noise."""
     rules = "participation.round_separation=4", "participation.timer_hours=0"
     own = small(*OWNED, *rules, "privacy.noise_multiplier=7", "privacy.mechanism={kind='tree'}")
     patterns, owners = [[0, 4, 8], [1, 5], [2, 6], [3, 7]], [0, 0, 1, 1]
@@ -443,5 +443,14 @@ def test_noise_that_a_person_needs_is_not_called_more_than_needed(
     scenario = own.with_overrides(f"privacy.wanted_epsilon={times * epsilon}")
     verdict = audit_trace(trace_of(patterns, 9, scenario, owners)).verdict
     meets = f"The epsilon of a device meets the target epsilon {given(times * epsilon)}, and "
-    assert meets + ("that of a person misses it." if times < 3 else "spends") in verdict
-    assert ("fedray calibrate" in verdict) == (times > 3)
+    audit = audit_trace(trace_of(patterns, 9, scenario, owners))
+    of_person = audit.mechanisms[0].person.named("enforced").epsilon
+    share = f"{100 * of_person / (times * epsilon):.0f} % of it."
+    # The share is that of the person, who has the larger epsilon, and not that of the device.
+    assert share != f"{100 / times:.0f} % of it."
+    met = f"so does that of a person, which spends {share}"
+    assert meets + ("that of a person misses it." if times < 3 else met) in verdict
+    assert "fedray calibrate" not in verdict
+    is_met = f"meets the target epsilon {given(times * epsilon)}."
+    misses = f"misses the target epsilon {given(times * epsilon)}, and 3 times the noise would lower it to the enforced one of a device."
+    assert f"{up(of_person)} (enforced), which {misses if times < 3 else is_met}" in verdict

@@ -437,8 +437,10 @@ def test_an_interrupted_plan_continues_and_says_how_many_runs_are_done(
     # The runs that were kept count as done at once, and each step ends with all of its runs.
     said = r"simulated \(step 1 of 4, \d+ s so far\), 2 of them earlier"
     assert re.fullmatch(f"2 of 2 runs of the scenario's own settings {said}", told[1])
-    # The estimate stays on the screen.
-    assert [told.index(each) for each in told if isinstance(each, Announcement)] == [0]
+    # The estimate stays on the screen, and so does the one by the pace of the first candidate.
+    estimate, measured = [each for each in told if isinstance(each, Announcement)]
+    assert told[0] == estimate
+    assert measured.startswith("measured on the first: ")
     steps = re.findall(r"step (\d) of 4", " ".join(told))
     assert [*dict.fromkeys(steps)] == ["1", "2", "3"]
     simulations = sum(len(each.min_seps) for each in plan.candidates)
@@ -499,6 +501,7 @@ def test_noise_for_a_person_is_as_many_times_that_of_a_device(small, monkeypatch
     assert f"the noise multiplier must be {up(z)}" in plan.warnings[0]
     (command,) = _remedy_commands(plan, "fedray plan s.toml --epsilon 8")
     assert f"privacy.noise_multiplier={up(z)}" in command
+    assert "--unit person" in command
     # A plan that fails has the row too, with the epsilons of both.
     failed = make_plan(owners, replace(target, epsilon=0.1, report_goal=20), [1.0], 2, 1.0, HERE)
     by_key = {each.key: each for each in failed.remedies}
@@ -508,6 +511,42 @@ def test_noise_for_a_person_is_as_many_times_that_of_a_device(small, monkeypatch
     rows = {row[0]: row for row in failed.tables()[0].rows}
     of_row = rows[f"noise multiplier {up(by_key[PERSON].noise_multiplier)}, for a person"]
     assert float(of_row[1]) < float(of_row[2]) <= 0.1001
+
+
+def test_a_target_of_a_person_judges_persons_in_every_figure(small, monkeypatch) -> None:
+    """The noise for epsilon 0.1 of a person with three devices is that of the row for a person in the plan for a device; a hundredth less does not meet it."""
+    truth = Truth(MinSep(12, 6, 2), days=1.0)
+    monkeypatch.setattr(planning, "simulated_limits", lambda _: truth)
+    owners = small("population.owners={mean_devices=1.4, most_devices=3}")
+    of_device = PlanTarget(0.1, 1e-6, 0.05, buffers=1, report_goal=20)
+    target = replace(of_device, unit="person")
+    by_key = {each.key: each for each in make_plan(owners, of_device, [1.0], 2, 1.0, HERE).remedies}
+    failed = make_plan(owners, target, [1.0], 2, 1.0, HERE)
+    assert failed.headline.startswith("Epsilon 0.1 of a person with up to 3 devices is not met")
+    assert f"has {up(failed.epsilon_of_person)}. It would" in failed.headline
+    assert f"A device has {up(failed.nearest.epsilon)}." in failed.headline
+    of_person = {each.key: each for each in failed.found}
+    assert PERSON not in of_person
+    assert of_person[NOISE].noise_multiplier == pytest.approx(by_key[PERSON].noise_multiplier)
+    table = failed.tables()[0]
+    assert len(table.rows) == len(failed.found) > 1
+    columns = [table.columns.index("of a person with 3 devices"), 1]
+    for row in table.rows:
+        person, device = (float(row[each]) for each in columns)
+        assert device < person <= 0.1
+    assert "A plan for epsilon 0.1 of a person with up to 3 devices: not met" in plan_page(failed)
+    # Just that noise meets the target, and its plan is that of a person too.
+    z = by_key[PERSON].noise_multiplier
+    plan = make_plan(owners, replace(target, noise_per_report=z / 20), [1.0], 2, 1.0, HERE)
+    assert plan.best is not None
+    assert plan.best.epsilon < 0.05 < plan.best.judged_epsilon <= 0.1
+    assert not plan.remedies
+    assert plan.headline.startswith("Epsilon 0.1 of a person with up to 3 devices can be met: ")
+    assert f"give {up(plan.epsilon_of_person)} at delta" in plan.headline
+    less = replace(target, noise_per_report=0.99 * z / 20)
+    assert make_plan(owners, less, [1.0], 2, 1.0, HERE).best is None
+    with pytest.raises(InputError, match=r"^unit='person' needs .* population\.owners"):
+        make_plan(small(), target, [1.0], 2, 1.0, HERE)
 
 
 def test_a_pace_that_takes_all_days_is_named_and_the_rest_planned_with_more(
@@ -748,6 +787,11 @@ def test_what_ifs_say_what_each_run_gave(small) -> None:
                 planned.privacy.delta,
             )
             assert row.epsilon == pytest.approx(expected), name
+    # Those of a person with three devices: a bound, since only one needs to be the worst device.
+    of_person = what_ifs(planned, strategy, 1.0, simulate_all, lambda _: 1.0, 3)
+    release = Gaussian(noise_multiplier=2.0, sensitivity=3.0 * 2**0.5)
+    assert of_person[0].epsilon == pytest.approx(gdp_epsilon(release, planned.privacy.delta))
+    assert found[0].is_exact > of_person[0].is_exact
     by_name = dict(zip(rows, asked, strict=False))
     assert by_name["population -30 %"].population.devices == 14_000
     fewer = by_name["population -30 %, no separation or cap"]
@@ -1103,7 +1147,13 @@ def test_each_device_once_takes_the_rounds_that_its_runs_commit(small, monkeypat
     plan = make_plan(small("rounds.count=400"), target, [12.0], 2, 1.0, HERE)
     (once,) = [each for each in plan.remedies if each.key == "participation.max_participations"]
     assert (once.rounds, once.days) == (120, 4.0)
-    assert "120 rounds, each device once" in [row[0] for row in plan.tables()[0].rows]
+    table = plan.tables()[0]
+    assert "120 rounds, each device once" in [row[0] for row in table.rows]
+    share = math.floor(100 * 120 * 129 / 20_000)
+    words = f"Each device once: 120 rounds take {share} % of the devices, and 400 would take more than 90 %"
+    assert any(note.startswith(words) for note in table.notes)
+    # A row that changes several things does not do by one of them.
+    assert table.title == "What would do"
 
 
 def test_fewer_larger_rounds_are_as_many_as_find_devices(small, monkeypatch) -> None:
@@ -1215,7 +1265,7 @@ def nearest_miss(noise_multiplier: float, timer_hours: float) -> SimpleNamespace
 def proposal(meets_target: bool, noise_multiplier: float, limits: MinSep) -> SimpleNamespace:
     return SimpleNamespace(
         meets_target=meets_target,
-        epsilon=1.9,
+        judged_epsilon=1.9,
         days=5.0,
         starves=False,
         scale=0.5,

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from fedray.audit.noise import PlannedNoise, PlannedRelease
+from fedray.base.part_done import Announcement
 from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.registry import Identity
 from fedray.runtime.placement import Placement
@@ -17,6 +18,7 @@ from fedray.studies import plan as planning
 from fedray.studies.goal_search import MEETS, MISSES, GoalSearch
 from fedray.studies.plan import Plan, PlanTarget, make_plan
 from fedray.studies.plan_page import plan_tables
+from fedray.studies.plan_time import PlanClock
 from fedray.studies.simulated import Truth
 
 HERE = Placement(backend="in-process")
@@ -143,16 +145,54 @@ def test_candidates_and_time_are_estimated_before_the_first_simulation(small, mo
     assert plan.best is not None
     estimated = re.fullmatch(
         r"about (\d+) candidates of 2 runs each: \d+ (s|min|h) of 1 free CPU, or \d+ (s|min|h) if none "
-        "meets the target; longer if others use them",
+        "meets the target; longer if others use them, and measured once the first is simulated",
         events[0],
     )
     assert estimated is not None
     # Within a factor of two of what it came to.
     assert 0.5 < int(estimated[1]) / len(plan.candidates) < 2.0
+    # Once the first is simulated, the time is announced again, at its pace.
+    (measured,) = [each for each in events if each.startswith("measured on the first: ")]
+    assert isinstance(measured, Announcement)
+    assert 2 <= events[: events.index(measured)].count("run") <= 4 < events.count("run")
     steps = [each for each in events if "step " in each]
     assert steps
     assert all(re.search(r"step \d of 3, .* so far, about \d+ (s|min|h) left\)", e) for e in steps)
     assert "about 1 to do" in " ".join(steps)
+
+
+def test_an_estimate_follows_the_pace_of_the_first_candidate() -> None:
+    """Work of one estimated second that took ten makes five more about 13 s."""
+    clock = PlanClock(2, 3)
+    assert clock.left(5.0) == "5 s"
+    clock.took(1.0, 10.0)
+    assert 11 <= int(clock.left(5.0).removesuffix(" s")) <= 14
+
+
+def test_a_single_candidate_is_no_candidates(small, monkeypatch) -> None:
+    events: list[str] = []
+    simulated_by(monkeypatch, population(np.random.default_rng(1)))
+    target = PlanTarget(8.0, 1e-6, 0.01, buffers=1, report_goal=200)
+    make_plan(small("rounds.count=400"), target, [24.0], 2, 0.5, HERE, events.append)
+    assert events[0].startswith("about 1 candidate of 2 runs each: ")
+
+
+def test_a_plan_without_noise_has_a_row_of_the_goal_and_timer_of_the_file(
+    small, monkeypatch
+) -> None:
+    """The search begins elsewhere; another timer has no such row."""
+    simulated_by(monkeypatch, population(np.random.default_rng(1)))
+    scenario = small("rounds.count=400")
+    scenario = scenario.with_overrides("rounds.report_goal=77", "participation.timer_hours=24")
+    target = PlanTarget(8.0, 1e-6, 0.01, buffers=1)
+    own = Scenario.model_validate({**scenario.to_tables(), "privacy": {"delta": 1e-6}})
+    plan = make_plan(scenario, target, [24.0, 48.0], 2, 0.5, HERE, own=own)
+    assert plan.own is None
+    tried = [(each.report_goal, each.timer_hours) for each in plan.candidates]
+    assert tried.count((77, 24.0)) == 1
+    without = make_plan(scenario, target, [24.0, 48.0], 2, 0.5, HERE)
+    assert (77, 24.0) not in [(each.report_goal, each.timer_hours) for each in without.candidates]
+    assert (plan.best is None) == (without.best is None)
 
 
 def test_a_goal_that_starves_costs_one_run(small, monkeypatch) -> None:

@@ -233,9 +233,9 @@ def test_two_plans_stand_side_by_side_with_what_differs(
     # A report goal is what a plan finds itself.
     assert differing.rows == (
         ("population.devices", "20000", "14000"),
-        ("target epsilon of a device", "3.0", "2.5"),
+        ("target epsilon", "3.0", "2.5"),
     )
-    said = "The plans differ in population.devices, target epsilon of a device."
+    said = "The plans differ in population.devices, target epsilon."
     assert found.headline.endswith(said)
     # What misses its target wins nothing.
     assert "Least" not in found.headline
@@ -274,11 +274,37 @@ def test_of_plans_that_meet_their_target_the_least_is_named_in_each_figure(
         assert said in found.headline
     # Their updates are equal.
     assert "updates:" not in found.headline
-    assert "noise_per_report" not in str(found)
+    # The noise was given, so it is a setting, with its factor.
+    assert f"{paths[1]} has 2.00 times the noise on the mean of {paths[0]}." in found.headline
+    assert found.headline.endswith("The plans differ in noise on the mean.")
+    assert found.tables()[1].rows == (("noise on the mean", "0.001", "0.002"),)
+    (figure,) = found.figures()
+    assert [(each.at, each.text) for each in figure.marks] == [(3.0, "target 3")]
+    assert figure.y.title == "epsilon of a device"
     page = tmp_path / "page.html"
     code, _, err = fedray_command("compare", *map(str, paths), "--page", str(page))
     assert (code, err) == (0, "")
     assert "Least noise on the mean" in page.read_text()
+
+
+def test_plans_for_a_person_are_compared_by_the_epsilon_of_a_person(small, tmp_path: Path) -> None:
+    one = of_owners(small, 0.02)
+    target = replace(TARGET, unit="person")
+    noisy = replace(target, noise_per_report=0.003)
+    plans = [
+        replace(one, target=each, best=replace(one.best, target=each, devices_of_unit=2, rho=rho))
+        for each, rho in ((target, 0.02), (noisy, 0.002))
+    ]
+    found = compare_plans([written(e, tmp_path / n) for e, n in zip(plans, "ab", strict=True)])
+    (figure,) = found.figures()
+    assert figure.y.title == "epsilon of a person"
+    shown = [float(each.y[0]) for each in figure.series]
+    assert shown == [each.epsilon_of_person for each in plans]
+    assert "met for a device" not in found.headline
+    assert "for 3 of a person, met." in found.headline
+    assert "3 of a person" in {cell for row in found.tables()[0].rows for cell in row}
+    # A reader of the comparison on a phone sees no heading that is empty.
+    assert 'data-label=""' not in found.page()
 
 
 def of_owners(small, rho: float | None) -> Plan:

@@ -27,6 +27,7 @@ def plan(
     scenario: Path | None = None,
     *,
     epsilon: float,
+    unit: str = "device",
     overrides: list[str] | None = None,
     place: list[str] | None = None,
     timers: str | None = None,
@@ -49,6 +50,8 @@ def plan(
 
     Args:
         epsilon (E): largest epsilon allowed, at the scenario's privacy.delta
+        unit (device|person): unit whose epsilon that is; a person has the most devices of
+            population.owners
         timers (LIST): timers to try, in hours; default: 24,48,72,96 and the file's
         noise_per_report (X): noise multiplier over report goal; default: the file's, or 7/6500 as
             published
@@ -59,7 +62,7 @@ def plan(
     """
     from fedray.base.atomic import write_directory
     from fedray.studies.fit import scenario_to_fit
-    from fedray.studies.plan import PlanTarget, make_plan, stated_noise
+    from fedray.studies.plan import PUBLISHED, PlanTarget, make_plan, stated_noise
     from fedray.studies.plan_page import plan_files
 
     # Cheap mistakes are reported before the planner is loaded.
@@ -79,11 +82,15 @@ def plan(
         if timers is None:
             hours = sorted({*hours, own.participation.timer_hours})
     if noise_per_report is None:
-        noise_per_report = (own and stated_noise(own)) or 7.0 / 6500.0
+        noise_per_report = (own and stated_noise(own)) or PUBLISHED
     goal = value.rounds.report_goal if "rounds.report_goal" in is_set else None
     if goal is not None and "privacy.noise_multiplier" in is_set:
         noise_per_report = value.privacy.noise_multiplier / goal
-    target = PlanTarget(epsilon, value.privacy.delta, noise_per_report, report_goal=goal)
+    target = PlanTarget(
+        *(epsilon, value.privacy.delta, noise_per_report),
+        report_goal=goal,
+        unit=unit,  # pyright: ignore[reportArgumentType]
+    )
     with progress_line("planning") as show, contextlib.redirect_stdout(sys.stderr):
         found = make_plan(
             value,
@@ -150,10 +157,11 @@ def _changed(command: str, options: Mapping[str, str], place: int) -> str:
 
 def _options(plan: Any, remedy: Any) -> dict[str, str]:
     """Returns the settings and options that plan just this remedy."""
-    from fedray.studies.remedies import ONCE
+    from fedray.studies.remedies import ONCE, PERSON
 
     near, rounds = plan.shown, plan.scenario.rounds
     found = {ONCE: "1"} if remedy.key == ONCE else {}
+    found |= {"--unit": "person"} if remedy.key == PERSON else {}
     if plan.stated_max_days is not None:
         found |= {"rounds.max_days": f"{rounds.max_days:g}"}
     if near.rounds != rounds.count:
