@@ -22,6 +22,8 @@ def forecast(
 
     The pace of rounds and the activity of devices are fitted to the trace, and continued from its
     last round. Forecasts made at a quarter and a half of the trace stand beside what then happened.
+    A forecast is an estimate, so the exit code is 0 even if a claim is likely to break; `fedray
+    audit --until` has the verdict.
 
     Args:
         trace: trace of the rounds so far

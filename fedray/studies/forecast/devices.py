@@ -82,17 +82,23 @@ class Devices:
         really joins, drawn: a device checks in before a round starts, and its timer may run from
         its report. Rounds that start between the timer and the least observed wait show how
         unlikely an earlier return is."""
+        waited, expected = self._missed
+        place = int(np.searchsorted(-expected, -rng.exponential()))
+        timer = self.history.rules.timer_seconds
+        return timer if place == 0 else float(waited[place - 1]) + 1e-6
+
+    @cached_property
+    def _missed(self) -> tuple[Float64Array, Float64Array]:
+        """Waits of the rounds that started after the timer of a round and before the least observed
+        wait, in order, and the returns expected from each on."""
         starts, timer = self.history.starts, self.history.rules.timer_seconds
         patterns = self.history.patterns
         waits = np.diff(starts[patterns.rounds], append=np.inf)
         waits[patterns.starts + patterns.counts - 1] = np.inf
-        least = float(waits.min())
-        if not timer < least < np.inf:
-            return timer
         # Longer waits than a check-in and a report take are due to chance.
-        least = min(least, timer + LONGEST_REPORT)
+        least = min(float(waits.min()), timer + LONGEST_REPORT)
         chance = float(np.sum(patterns.counts - 1) / max(1.0, self._open.sum()))
-        waits, expected = [], []
+        waited, expected = [np.empty(0)], [np.empty(0)]
         rounds, later = np.arange(starts.size), self._opened.copy()
         while rounds.size:
             is_before = later < starts.size
@@ -100,13 +106,11 @@ class Devices:
             wait = starts[later] - starts[rounds]
             is_before = wait < least
             rounds, later = rounds[is_before], later[is_before] + 1
-            waits.append(wait[is_before])
+            waited.append(wait[is_before])
             expected.append(chance * self.sizes[rounds])
-        waited = np.concatenate(waits)
-        order = np.argsort(waited)
-        late = np.cumsum(np.concatenate(expected)[order][::-1])[::-1]
-        place = int(np.searchsorted(-late, -rng.exponential()))
-        return timer if place == 0 else float(waited[order][place - 1]) + 1e-6
+        whole = np.concatenate(waited)
+        order = np.argsort(whole)
+        return whole[order], np.cumsum(np.concatenate(expected)[order][::-1])[::-1]
 
     def _open_rounds(self) -> Float64Array:
         """Returns the rounds after its first one for which each device was open, [P]."""

@@ -12,7 +12,8 @@ from fedray.studies.forecast.history import DAY
 
 MADE = (
     "Estimates. Devices take part by their fitted activity, and rounds start at the fitted pace by "
-    "hour, weekend and drift. Doubt about both is in the intervals."
+    "hour, weekend and drift. Doubt about both is in the intervals. Epsilon is that of min-sep and "
+    "the most participations of each continuation, not of its patterns."
 )
 
 
