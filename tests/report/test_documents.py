@@ -247,7 +247,9 @@ def test_documents_of_answers_match_their_types(
     trace = str(simulate(Scenario.from_tables(asked), HERE, tmp_path / "t").path)
     files = {name: str(tmp_path / name) for name in ("page", "figures", "vocabulary")}
     options = [part for name, file in files.items() for part in (f"--{name}", file)]
-    found = printed(fedray_command, "answer", trace, *options, "--json")
+    (tmp_path / "claim.toml").write_text('mechanism = "tree"\nnoise_multiplier = 3.0\nrounds = 1\n')
+    ensure = ("--ensure", str(tmp_path / "claim.toml"))
+    found = printed(fedray_command, "answer", trace, *options, *ensure, "--json")
     check("fedray answer", found)
 
 
