@@ -128,20 +128,22 @@ def _measure(
     """Returns numerators and weights of each example, [B, 2], by the name of the metric, and the
     number of examples that the memory of the device has room for.
 
-    If it has not, the examples are measured in halves, again and again. No sum is affected, since
-    examples are added up elsewhere.
+    If it has not, the examples are measured in halves, again and again. Examples are added up
+    elsewhere, so only the figures of a module that draws in evaluation depend on it.
     """
+    count = next(iter(batch.values())).shape[1]
     while True:
         try:
-            parts = [
-                task.measure(start, {name: part[:, some] for name, part in batch.items()})
-                for some in _slices(next(iter(batch.values())).shape[1], at_once)
-            ]
+            with torch.no_grad():
+                parts = [
+                    task.measure(start, {name: part[:, some] for name, part in batch.items()})
+                    for some in _slices(count, at_once)
+                ]
             break
         except torch.OutOfMemoryError:
-            if at_once == 1:
+            if min(at_once, count) == 1:
                 raise
-            at_once = (at_once + 1) // 2
+            at_once = (min(at_once, count) + 1) // 2
     # In float64, so that the rounding of many examples does not add up.
     return {
         name: np.concatenate(

@@ -46,6 +46,7 @@ TOO_LARGE = (
     "a model with one example needs more memory than its GPU has; use a smaller model, or evaluate "
     "on CPUs (trainer_gpus=0)"
 )
+TOO_MANY = f"{EXAMPLES_AT_ONCE:,} texts need more memory than the GPU has; use trainer_gpus=0"
 _T = TypeVar("_T")
 
 
@@ -199,7 +200,7 @@ class LocalTrainer(GroupTrainer):
         start = named(self._placed(parameters)[None, :], self._task.shapes)
         parts = []
         for some in torch.tensor(tokens, device=self._device).split(EXAMPLES_AT_ONCE):
-            with torch.no_grad():
+            with torch.no_grad(), devices.device_errors(TOO_MANY):
                 nats, _ = self._task.measure(start, {"tokens": some[None]})["loss"]
             parts.append(devices.on_host(nats[0].double()))
         return np.concatenate(parts)

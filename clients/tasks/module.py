@@ -217,6 +217,10 @@ class ModuleTask:
         self._switched = [part for part in module.modules() if part.training]
         self._loss = loss
         self._accuracy = accuracy
+        if not all(isinstance(each, Metric) for each in further):
+            raise InputError(
+                "further: its keys must be of fedray.Metric; give {Metric(..): function}"
+            )
         self._further = dict(further)
         self.metrics: tuple[Metric, ...] = *metrics, *further
         self._names = [metric.name for metric in self.metrics]
@@ -346,7 +350,9 @@ class ModuleTask:
             losses.append(torch.stack(of_examples))
             accuracies.append(self._accuracy(outputs, targets[g]))
             for metric, score in self._further.items():
-                others[metric.name].append(_weighted(metric, score(outputs, targets[g])))
+                others[metric.name].append(
+                    _weighted(metric, score(outputs, targets[g]), len(outputs))
+                )
         weights = torch.ones(inputs.shape[:2], device=inputs.device)
         loss, accuracy, *_ = self._names
         found = {name: zip(*scores, strict=True) for name, scores in others.items()}
@@ -414,17 +420,21 @@ class ModuleTask:
             raise InputError(message).with_traceback(error.__traceback__) from None
 
 
-def _weighted(metric: Metric, score: Score) -> tuple[Tensor, Tensor]:
-    """Returns numerators and weights [B] of the examples of a metric. Raises InputError."""
-    numerators, weights = score if isinstance(score, tuple) else (score, torch.ones_like(score))
-    if numerators.ndim != 1 or numerators.shape != weights.shape:
+def _weighted(metric: Metric, score: Any, count: int) -> tuple[Tensor, Tensor]:
+    """Returns numerators and weights [B] of B examples of a metric. Raises InputError."""
+    parts = score if isinstance(score, tuple) else (score,)
+    given = [part for part in parts if isinstance(part, Tensor)]
+    if len(given) < len(parts) or len(parts) > 2 or {part.shape for part in given} != {(count,)}:
+        found = ", ".join(
+            _described(p) if isinstance(p, Tensor) else type(p).__name__ for p in parts
+        )
         raise InputError.of(
             "further",
             metric.name,
-            f"gave {_described(numerators)} and weights {_described(weights)}",
-            "give a value for each example, [B], or two such tensors",
+            f"gave {found} for {count} examples",
+            "give a tensor with a value for each example, [B], or two",
         )
-    return numerators, weights
+    return given[0], given[1] if len(given) == 2 else torch.ones_like(given[0])
 
 
 def _why(error: Exception) -> str:

@@ -1,10 +1,12 @@
 """Whether a claim will hold after the last planned round, and what keeps it."""
 
+import itertools
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from fedray import MostPerPeriod, import_log
 from fedray.audit.audit import Audit
 from fedray.audit.auditing import audit_trace
 from fedray.audit.claims import Claim
@@ -155,3 +157,168 @@ def test_options_that_do_not_fit_are_refused(
     code, _, err = fedray_command("audit", path, *options)
     assert code == 2
     assert said in err
+
+
+def continuations(past: list[int], separation: int, most: int, r: int, rounds: int):
+    """The past with every allowed continuation, by listing all sets of rounds to come."""
+    to_come = range(r, rounds)
+    for count in range(len(to_come) + 1):
+        for later in itertools.combinations(to_come, count):
+            pattern = [*past, *later]
+            gaps = np.diff(pattern)[max(0, len(past) - 1) :]
+            if (gaps >= separation).all() and (not later or len(pattern) <= most):
+                yield pattern
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_states_are_those_of_all_continuations(small, trace_of, seed: int) -> None:
+    """With a slow enumeration of every device's continuations, and of a new device's."""
+    draws = np.random.default_rng(seed)
+    r, rounds = int(draws.integers(4, 8)), int(draws.integers(8, 13))
+    separation, most = int(draws.integers(1, 5)), int(draws.integers(2, 5))
+    bands = (1, 2, 4)[seed % 3]
+    strategy = Identity() if bands == 1 else BandFHU(bands=bands)
+    kind = "kind='identity'" if bands == 1 else f"kind='band-fhu', bands={bands}"
+    # Half of the pasts break the rules.
+    patterns = [
+        sorted(draws.choice(r, int(draws.integers(1, 3)), replace=False).tolist()) for _ in range(5)
+    ]
+    if seed % 2:
+        patterns = [
+            each[:1] if np.diff(each).min(initial=9) < separation else each for each in patterns
+        ]
+    patterns.append(list(range(0, r, max(1, separation))))
+    patterns[-1] = patterns[-1][:most]
+    # A trace has a device in every round.
+    patterns += [[each] for each in range(r)]
+    value = small(
+        "privacy.noise_multiplier=3.0",
+        f"privacy.mechanism={{{kind}}}",
+        "participation.timer_hours=0",
+        f"participation.round_separation={separation}",
+        f"participation.max_participations={most}",
+    )
+    C = strategy.definition(rounds)
+
+    def rho_of(pattern: list[int], until: int) -> float:
+        return float((C[:until, pattern].sum(axis=1) ** 2).sum()) / 18
+
+    pasts = [*patterns, []]
+    all_continued = [
+        pattern for past in pasts for pattern in continuations(past, separation, most, r, rounds)
+    ]
+    spent = max(rho_of(each, r) for each in patterns)
+    forward = max(rho_of(each, rounds) for each in all_continued)
+    claimed = {
+        "rho": float(draws.uniform(0.8 * spent, 1.2 * forward)),
+        "min_sep": int(draws.integers(1, 5)),
+        "max_participations": int(draws.integers(1, 5)),
+    }
+    claimed["max_participations"] = min(
+        claimed["max_participations"], 1 + (rounds - 1) // claimed["min_sep"]
+    )
+
+    def gap(pattern: list[int]) -> int:
+        return int(np.diff(pattern).min(initial=99))
+
+    def state(is_lost: bool, is_in_danger: bool) -> State:
+        return State.LOST if is_lost else State.IN_DANGER if is_in_danger else State.KEPT
+
+    expected = {
+        "rho": state(spent > claimed["rho"], forward > claimed["rho"]),
+        "min_sep": state(
+            min(map(gap, patterns)) < claimed["min_sep"],
+            min(map(gap, all_continued)) < claimed["min_sep"],
+        ),
+        "max_participations": state(
+            max(map(len, patterns)) > claimed["max_participations"],
+            max(map(len, all_continued)) > claimed["max_participations"],
+        ),
+    }
+    claim = Claim(mechanism=strategy, noise_multiplier=3.0, **claimed)
+    outlook = look_ahead(audit_trace(trace_of(patterns, r, value), claim=claim), rounds)
+    assert {
+        each.statement: each.state for each in outlook.statements if each.statement in expected
+    } == expected
+    if outlook.rows[1].is_exact:
+        assert outlook.rows[1].rho == pytest.approx(forward, rel=1e-9)
+
+
+def test_a_log_with_times_is_judged_by_the_claims_rules_and_a_stated_pace(tmp_path: Path) -> None:
+    """Rounds an hour apart, of which the last is in progress: a timer of 3 h is three rounds at the pace, and nothing without."""
+    rows = [f"d{each},{each % 4 + 100},{1_700_000_000 + 3600 * (each % 4)}" for each in range(12)]
+    (tmp_path / "log.csv").write_text("\n".join(["d,r,t", *rows]))
+    trace = import_log(
+        tmp_path / "log.csv", "d", "r", None, tmp_path / "t", renumber=True, time_column="t"
+    )
+    claim = Claim(
+        mechanism=Identity(), noise_multiplier=3.0, rho=4 / 18, timer_hours=3.0, rounds=12
+    )
+    audit = audit_trace(trace, claim=claim)
+    without = look_ahead(audit, 12)
+    assert without.state is State.IN_DANGER
+    assert any("--slowest" in each for each in without.notes)
+    # Rounds 3, 6, 9 after round 0; a timer counts from the last time that is recorded of a round.
+    paced = look_ahead(audit, 12, slowest_hours=1.0)
+    assert paced.rows[1].min_sep == 3
+    assert paced.rows[1].rho == pytest.approx(4 / 18)
+    assert paced.state is State.KEPT
+    # Rounds that may be two hours apart need only two between.
+    assert look_ahead(audit, 12, slowest_hours=2.0).rows[1].min_sep == 2
+
+
+@pytest.mark.parametrize("is_simulated", [True, False])
+def test_a_claimed_limit_for_local_days_is_kept_by_the_rules(
+    run, tmp_path: Path, is_simulated: bool
+) -> None:
+    stated = {"most_per_period": MostPerPeriod(participations=1, period="local_day")}
+    if is_simulated:
+        rule = 'participation.policies=[{kind="timer"}, {kind="most_per_period", participations=1, period="local_day"}]'
+        trace = run(rule, patterns=[[each] for each in range(10)])
+    else:
+        rows = [f"d{each},{each},{1_700_000_000 + 3600 * each}" for each in range(10)]
+        (tmp_path / "log.csv").write_text("\n".join(["d,r,t", *rows]))
+        trace = import_log(tmp_path / "log.csv", "d", "r", 10, tmp_path / "t", time_column="t")
+    outlook = look_ahead(audited(trace, **stated), 12, slowest_hours=1.0)
+    (found,) = [each for each in outlook.statements if each.statement == "most_per_period"]
+    assert found.state is State.KEPT
+    assert any("falls is unknown" in each for each in outlook.notes)
+
+
+def test_local_days_to_come_count_as_twice_as_many_within_a_day(run) -> None:
+    """At a faster pace midnight may fall between two other rounds: starts 24.5, 32.4, .. 55 h allow {0, 4, 5}, though one day has three rounds 8 h apart."""
+    rule = 'participation.policies=[{kind="timer"}, {kind="most_per_period", participations=1, period="local_day"}]'
+    trace = run(rule, patterns=[[each] for each in range(10)])
+    outlook = look_ahead(audited(trace, rho=9.0), 40, slowest_hours=8.0)
+    forward = outlook.rows[1]
+    # Two in every three rounds from round 10 on, after one in round 9.
+    assert forward.sensitivity == pytest.approx(np.sqrt(1 + 20))
+    assert not forward.is_exact
+    assert any("falls is unknown" in each for each in outlook.notes)
+
+
+def test_a_rule_in_hours_that_could_not_be_checked_is_not_kept(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text("d,r\na,0\na,1\na,2\nb,1\n")
+    trace = import_log(tmp_path / "log.csv", "d", "r", 3, tmp_path / "t")
+    stated = {
+        "timer_hours": 9000.0,
+        "most_per_period": MostPerPeriod(participations=1, hours=9000.0),
+    }
+    outlook = look_ahead(audited(trace, **stated), 8, slowest_hours=24.0)
+    states = {each.statement: each.state for each in outlook.statements}
+    assert states["timer_hours"] is states["most_per_period"] is State.IN_DANGER
+    assert outlook.state is State.IN_DANGER
+
+
+def test_rounds_without_a_time_at_the_end_do_not_switch_a_timer_off(tmp_path: Path) -> None:
+    rows = [f"d{each},{each},{1_700_000_000 + 3600 * each}" for each in range(4)]
+    (tmp_path / "log.csv").write_text("\n".join(["d,r,t", *rows]))
+    (tmp_path / "rounds.csv").write_text("\n".join(["r", *map(str, range(7))]))
+    trace = import_log(
+        tmp_path / "log.csv", "d", "r", None, tmp_path / "t",
+        rounds_file=tmp_path / "rounds.csv", time_column="t",
+    )  # fmt: skip
+    claim = Claim(mechanism=Identity(), noise_multiplier=3.0, rho=5 / 18, timer_hours=3.0)
+    outlook = look_ahead(audit_trace(trace, claim=claim), 12, slowest_hours=1.0)
+    assert outlook.rows[1].min_sep == 3
+    assert any("have no times" in each for each in outlook.notes)

@@ -84,6 +84,9 @@ class Ahead:
         """Returns the largest sensitivity, and the (b, k) reached, of all devices."""
         future = self.future(rules, first)
         found = forward_sensitivity(self.strategy, self.patterns, future)
+        if rules.is_outer:
+            theorem = f"{found.theorem}; local days as 24 h (upper bound)"
+            found = replace(found, is_exact=False, theorem=theorem)
         return found, reached(self.patterns, future)
 
     def of_new(self, rules: RulesAhead) -> tuple[Continued, Reached]:

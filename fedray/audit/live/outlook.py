@@ -25,6 +25,8 @@ from fedray.audit.live.in_force import InForce, RulesInForce, Waiting
 from fedray.audit.live.promise import Promise
 from fedray.audit.live.reached import Reached, reached
 from fedray.audit.live.rules_ahead import RulesAhead, paced, rules_ahead
+from fedray.audit.statements.most_per_period import MostPerPeriod
+from fedray.audit.zones import DAY
 from fedray.base.document import Document, InJson, Key, NotInJson
 from fedray.base.errors import InputError
 from fedray.base.result import DrawnResult
@@ -413,20 +415,27 @@ def _by_rule(finding: Finding, claim: Claim, rules: RulesAhead) -> StatementAhea
     is_kept = True
     if finding.statement == "timer_hours":
         is_kept = rules.timer_seconds >= 3600.0 * (claim.timer_hours or 0.0)
+        # A released round may have broken what the trace cannot show.
+        is_kept = is_kept and finding.verdict is not Verdict.UNCHECKED
     elif finding.statement == "most_per_period" and (period := claim.most_per_period) is not None:
-        is_kept = _keeps_period(rules, 3600.0 * period.hours, period.participations)
+        is_kept = _keeps_period(rules, period)
+        is_kept = is_kept and finding.verdict is not Verdict.UNCHECKED
     state = State.KEPT if is_kept else State.IN_DANGER
     if finding.verdict is Verdict.BROKEN:
         state = State.LOST
     return StatementAhead(finding.statement, state, finding.claimed, finding.found, None, None)
 
 
-def _keeps_period(rules: RulesAhead, seconds: float, most: int) -> bool:
-    """Whether rules keep at most `most` participations in any half-open window of `seconds`."""
+def _keeps_period(rules: RulesAhead, period: MostPerPeriod) -> bool:
+    """Whether rules keep a claimed limit on the participations in a period."""
+    most = period.participations
+    # Half-open windows of a day contain every local day.
+    seconds = DAY if period.hours is None else 3600.0 * period.hours
     by_timer = rules.timer_seconds > 0 and np.ceil(seconds / rules.timer_seconds) <= most
     by_cap = rules.most is not None and rules.most <= most
     is_within = any(length >= seconds and count <= most for length, count in rules.windows)
-    return bool(by_timer or by_cap or is_within)
+    by_days = period.hours is None and rules.of_day is not None and rules.of_day <= most
+    return bool(by_timer or by_cap or is_within or by_days)
 
 
 def _lost_at(audit: Audit, name: str, claimed: float) -> int | None:

@@ -1,23 +1,25 @@
 """Rules of participation from the next round on, and the times of rounds to come.
 
 A rule in hours limits rounds only if the pace is known. If rounds start at most h hours apart,
-every pattern that such a rule allows is also allowed when they start exactly h hours apart, so
-these times give the largest figures.
+every pattern that a timer or a window allows is also allowed when they start exactly h hours
+apart, so these times give the largest figures. That is false for calendar days: at a faster pace
+midnight may fall between two other rounds. A limit of m on a local day therefore counts as at most
+2 m within any half-open 24 hours, which touch at most two days of any zone.
 """
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Self
+from typing import Self
 
 import numpy as np
 
 from fedray.audit.claims import Claim
 from fedray.audit.guarantees import round_times
 from fedray.audit.rules import rules_of
-from fedray.audit.zones import zone_hours_of
+from fedray.audit.zones import DAY
 from fedray.base.arrays import Float64Array, Int64Array
 from fedray.base.errors import InputError
 from fedray.base.rounding import counted
-from fedray.mechanisms.continuation import Future, Window
+from fedray.mechanisms.continuation import Future
 from fedray.scenario import Scenario
 from fedray.scenario.participation import Participation
 from fedray.trace.imported import ImportedTrace
@@ -33,15 +35,11 @@ IF_LATE = (
     "enforce the separation in rounds, or stop; otherwise the figures no longer hold"
 )
 """Condition of rules in hours at a stated pace."""
-
-
-class Day(NamedTuple):
-    """A limit on the participations of a device in a local calendar day of one time zone."""
-
-    utc_offset_seconds: float
-    """Local time minus that of the rounds."""
-    most: int
-    """Most participations of a device in a day."""
+OF_DAYS = (
+    "When midnight falls is unknown for rounds to come, so a limit on a local day counts as twice "
+    "as many within 24 h, and forward figures are bounds"
+)
+"""Remark on limits on local days."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,8 +58,8 @@ class RulesAhead:
     """Most participations of a device, past ones included."""
     windows: tuple[tuple[float, int], ...] = ()
     """Half-open windows (seconds, most participations of a device within it)."""
-    days: tuple[Day, ...] = ()
-    """Limits on the local days of each time zone."""
+    of_day: int | None = None
+    """Most participations of a device in a local calendar day, whatever its time zone."""
     times: tuple[Float64Array, Float64Array] | None = None
     """Earliest and latest time of a participation in each of the R rounds; None if rules in hours
     limit nothing, as their pace or the recorded times are unknown."""
@@ -73,7 +71,7 @@ class RulesAhead:
     @property
     def has_hours(self) -> bool:
         """Whether a rule is in hours."""
-        return bool(self.timer_seconds or self.windows or self.days)
+        return bool(self.timer_seconds or self.windows or self.of_day)
 
     def until(self, rounds: int) -> Self:
         """Returns the rules for an earlier last round."""
@@ -100,24 +98,22 @@ class RulesAhead:
         """
         has_times = self.times is not None
         earliest, latest = self.times or (np.zeros(self.rounds), None)
-        found = Future.of_times(
+        of_days = () if self.of_day is None else ((DAY, 2 * self.of_day),)
+        return Future.of_times(
             self.released,
             earliest,
             latest,
             timer_seconds=self.timer_seconds if has_times else 0.0,
             separation=self.separation,
             most=self.most,
-            windows=self.windows if has_times else (),
+            windows=(*self.windows, *of_days) if has_times else (),
             first=first,
         )
-        if not (has_times and self.days):
-            return found
-        zones = sorted({each.utc_offset_seconds for each in self.days})
-        days = (
-            Window.of_days(earliest, *each, zones.index(each.utc_offset_seconds))
-            for each in self.days
-        )
-        return replace(found, windows=(*found.windows, *days))
+
+    @property
+    def is_outer(self) -> bool:
+        """Whether the rounds that are left open are more than the rules allow."""
+        return self.of_day is not None and self.times is not None
 
 
 def rules_ahead(
@@ -176,11 +172,25 @@ def with_pace(ahead: RulesAhead, trace: Trace | ImportedTrace, slowest_hours: fl
         return replace(ahead, notes=(*ahead.notes, note))
     pace = 3600.0 * slowest_hours
     lasted = (latest - earliest)[np.isfinite(latest - earliest)]
+    # Released rounds without a time at the end started within so many paces, as later ones do.
+    untimed = latest.size - 1 - int(np.flatnonzero(np.isfinite(latest))[-1])
     later = ahead.rounds - ahead.released
-    starts = known.max() + pace * np.arange(1, later + 1)
+    starts = known.max() + pace * np.arange(1, untimed + later + 1)
     # Participations of a round of a log have different times, and so will those of later rounds.
     spread = float(lasted.max(initial=0.0))
     notes = [*ahead.notes, IF_LATE]
+    if untimed:
+        latest = np.concatenate([latest[: latest.size - untimed], starts[:untimed] + spread])
+        starts = starts[untimed:]
+        notes.append(
+            f"The last {counted(untimed, 'released round')} of the log has no time, and is taken "
+            "to have started at the stated pace"
+            if untimed == 1
+            else f"The last {untimed:,} released rounds of the log have no times, and are taken to "
+            "have started at the stated pace"
+        )
+    if ahead.of_day is not None:
+        notes.append(OF_DAYS)
     gaps = np.diff(earliest[np.isfinite(earliest)])
     if gaps.size and gaps.max() > pace:
         notes.append(
@@ -200,11 +210,14 @@ def _of_claim(trace: Trace | ImportedTrace, claim: Claim, rounds: int) -> RulesA
     if claim.timer_hours:
         names.append(f"a timer of {claim.timer_hours:g} h")
     period = claim.most_per_period
-    windows = ()
+    windows, of_day = (), None
+    note = "The rules are those of the claim, taken as enforced from now on; a log shows no rules"
     if period is not None:
         names.append(f"at most {period.text}")
-        windows = ((3600.0 * period.hours, period.participations),)
-    note = "The rules are those of the claim, taken as enforced from now on; a log shows no rules"
+        if period.hours is None:
+            of_day = period.participations
+        else:
+            windows = ((3600.0 * period.hours, period.participations),)
     return RulesAhead(
         trace.committed_rounds,
         rounds,
@@ -212,6 +225,7 @@ def _of_claim(trace: Trace | ImportedTrace, claim: Claim, rounds: int) -> RulesA
         separation=claim.min_sep or 1,
         most=claim.max_participations,
         windows=windows,
+        of_day=of_day,
         names=tuple(names),
         notes=(note,) if names else (),
     )
@@ -244,12 +258,7 @@ def _of_scenario(trace: Trace | ImportedTrace, scenario: Scenario, rounds: int) 
         windows=tuple(
             (each.within_seconds, each.most_within) for each in kept if each.within_seconds
         ),
-        days=tuple(
-            Day(3600.0 * hours, each.most_within)
-            for each in kept
-            if each.is_local_day
-            for hours in zone_hours_of(scenario)
-        ),
+        of_day=min((each.most_within for each in kept if each.is_local_day), default=None),
         names=tuple(each.name for each in kept),
         notes=tuple(notes),
     )

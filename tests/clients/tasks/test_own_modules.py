@@ -440,8 +440,13 @@ def test_any_number_of_metrics_are_those_of_plain_torch_on_the_same_examples() -
         ),
         (
             {fedray.Metric("mean", "", "lower"): lambda scores, targets: scores.mean()},
-            r"^further='mean' gave float32 \[\] and weights float32 \[\]; give a value for each exam",
+            r"^further='mean' gave float32 \[\] for \d+ examples; give a tensor with a value for each",
         ),
+        (
+            {fedray.Metric("list", "", "lower"): lambda scores, targets: [1.0] * len(targets)},
+            "^further='list' gave list for",
+        ),
+        ({"top3": top3}, "^further: its keys must be of fedray.Metric"),
     ],
 )
 def test_a_metric_that_cannot_be_one_is_refused(further: Any, words: str) -> None:
