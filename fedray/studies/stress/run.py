@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from fedray.audit.claims import Claim
 from fedray.audit.noise import PlannedNoise
 from fedray.audit.participation import Patterns, read_patterns
 from fedray.base.errors import InputError, Starved
@@ -71,6 +72,7 @@ def stress(
     seeds: int | None = None,
     what_ifs: Sequence[str] = (),
     forecast: bool = False,
+    claim: Claim | None = None,
     train: bool = False,
     overrides: Sequence[str] = (),
     out: str | Path | None = None,
@@ -102,6 +104,7 @@ def stress(
             number of runs.
         forecast: whether the truths are forecasts of a trace at `rounds`: the continuations with
             the 5 %, the median and the 95 % quantile of min-sep.
+        claim: claim with the timer of the forecast of a log.
         train: whether models are trained on the trace at equal epsilon, with every mechanism made
             for each estimate and for the truth, and without noise.
         overrides: keys of the trainings to change, "training.key=value" or "data.key=value".
@@ -158,6 +161,10 @@ def stress(
         if not each.startswith(("training.", "data.")):
             rule = "must set a key of [training] or [data], because the trace has the others"
             raise InputError.of("overrides", each, rule)
+    if claim is not None and (not forecast or not isinstance(opened, ImportedTrace)):
+        raise InputError.of(
+            "claim", claim.digest, "applies to the forecast of a log", "leave it out"
+        )
     if isinstance(opened, Scenario):
         _refuse("a scenario", rounds=rounds, forecast=forecast, **settings, **trainings)
         bases = {None: opened, **{each: opened.with_overrides(each) for each in what_ifs}}
@@ -169,7 +176,7 @@ def stress(
         rules = scenario if isinstance(scenario, Scenario) else None
         if forecast:
             _refuse("a forecast", train=train)
-            cases = _cases_of_forecast(opened, rules, rounds, estimate, blank, on_progress)
+            cases = _cases_of_forecast(opened, rules, claim, rounds, estimate, blank, on_progress)
         else:
             cases = _cases_of_trace(opened, rules, rounds, estimate, blank)
     else:
@@ -316,6 +323,7 @@ def _cases_of_trace(
 def _cases_of_forecast(
     trace: Trace | ImportedTrace,
     rules: Scenario | None,
+    claim: Claim | None,
     rounds: int | None,
     estimate: _Estimate,
     blank: Stressed,
@@ -328,7 +336,7 @@ def _cases_of_forecast(
     estimates = _participations(rounds, *estimate)
     if not estimates:
         raise InputError.of("estimated", None, "must be given: the min-sep that was planned")
-    found = forecast_of(trace, rounds, scenario=rules, on_progress=on_progress)
+    found = forecast_of(trace, rounds, scenario=rules, claim=claim, on_progress=on_progress)
     has_rules = rules is not None and found.timer_hours > 0
     truths = []
     for quantile in (0.05, 0.5, 0.95):
@@ -337,7 +345,8 @@ def _cases_of_forecast(
         enforced = found.paths[place].enforced if has_rules else None
         truths.append(Truth(found.ends[place], enforced=enforced))
     jobs = [replace(blank, truth=each, estimates=estimates) for each in dict.fromkeys(truths)]
-    return _Cases(f"forecast of {trace.path}", estimates, jobs)
+    name = f"forecast of {trace.path}, {found.timer}"
+    return _Cases(name, estimates, jobs)
 
 
 def _cases_of_settings(
