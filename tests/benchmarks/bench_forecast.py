@@ -81,8 +81,7 @@ def main() -> None:
     for kind, scenario, history in histories(
         range(given.first_seed, given.first_seed + given.deployments)
     ):
-        of = scenario.population
-        known = Known(of.devices, of.joins_per_day) if given.scenario else None
+        known = Known.of(scenario) if given.scenario else None
         for cut in CUTS:
             row = judged(history, known, cut, given.seeds)
             found.setdefault((kind, cut), []).append(row)

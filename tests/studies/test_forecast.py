@@ -15,6 +15,7 @@ from fedray.base.errors import InputError
 from fedray.runs.simulation import simulate
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
+from fedray.studies.forecast.devices import Known
 from fedray.studies.forecast.forecast import continuations, forecast
 from fedray.studies.forecast.history import DAY, History, Ruling, history_of
 from fedray.studies.forecast.pace import Pace
@@ -133,7 +134,9 @@ def test_history_until_a_round_is_that_of_a_shorter_trace() -> None:
         np.array([2, 1, 2]),
         np.array([0, 2, 3, 1, 3], np.uint32),
     )
-    history = History(np.arange(4) * 3600.0, patterns, Ruling(7200.0, "the claim"))
+    history = History(
+        3600.0 * np.arange(4, dtype=np.float64), patterns, Ruling(7200.0, "the claim")
+    )
     early = history.until(3)
     assert early.patterns.device_ids.tolist() == [1, 5]
     assert early.patterns.rounds.tolist() == [0, 2, 1]
@@ -184,6 +187,12 @@ def test_a_rule_that_is_not_continued_is_refused(log, tmp_path: Path, changed, k
     scenario = Scenario.from_toml(file)
     with pytest.raises(InputError, match=rf"participation\.{key}=.* is not continued .*; give"):
         forecast(log, 60, scenario=scenario)
+
+
+def test_devices_that_are_not_members_are_not_expected() -> None:
+    population = {"devices": 1000, "joins_per_day": 10.0, "unreachable": 0.2}
+    tables = {**SMALL, "population": population, "participation": {"members": [0.25, 0.75]}}
+    assert Known.of(Scenario.from_tables(tables)) == Known(400.0, 4.0)
 
 
 def test_one_participation_within_hours_is_continued_as_a_timer(log) -> None:

@@ -193,11 +193,7 @@ def forecast(
         raise InputError.of("rounds", rounds, rule, "give the planned last round")
     if not 20 <= seeds <= 10_000:
         raise InputError.of("seeds", seeds, "must be from 20 to 10000")
-    known = None
-    if scenario is not None:
-        of, members = scenario.population, scenario.participation.member_share
-        reached = of.devices * of.reach * (1.0 - of.unreachable)
-        known = Known(members * reached, members * of.joins_per_day)
+    known = None if scenario is None else Known.of(scenario)
     fits, paths = continuations(history, known, rounds, seeds, on_progress)
     back: list[Backtest] = []
     for cut in CUTS:
