@@ -1,9 +1,10 @@
 """Coverage of forecasts: simulated deployments of five kinds, cut at a quarter and a half.
 
-python tests/benchmarks/bench_forecast.py --deployments 200 --seeds 60
+python tests/benchmarks/bench_forecast.py --deployments 50 --first-seed 1000
 """
 
 import argparse
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -57,10 +58,10 @@ def scenario_of(kind: str, seed: int) -> Scenario:
     )
 
 
-def histories(deployments: int) -> Iterator[tuple[str, Scenario, History]]:
-    """Yields each deployment with its whole history."""
+def histories(seeds: range) -> Iterator[tuple[str, Scenario, History]]:
+    """Yields the deployment of each seed with its whole history."""
     names = list(KINDS)
-    for seed in range(deployments):
+    for seed in seeds:
         kind = names[seed % len(names)]
         scenario = scenario_of(kind, seed)
         with TemporaryDirectory() as own:
@@ -72,16 +73,19 @@ def main() -> None:
     """Prints the coverage of the intervals by kind and cut, and the median errors."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--deployments", type=int, default=200)
-    parser.add_argument("--seeds", type=int, default=60)
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--seeds", type=int, default=60, help="continuations of each forecast")
     parser.add_argument("--scenario", action="store_true", help="take the population as known")
     given = parser.parse_args()
     found: dict[tuple[str, float], list[tuple[bool, bool, float, float]]] = {}
-    for kind, scenario, history in histories(given.deployments):
-        of = scenario.population
-        known = Known(of.devices, of.joins_per_day) if given.scenario else None
+    for kind, scenario, history in histories(
+        range(given.first_seed, given.first_seed + given.deployments)
+    ):
+        known = Known.of(scenario) if given.scenario else None
         for cut in CUTS:
             row = judged(history, known, cut, given.seeds)
             found.setdefault((kind, cut), []).append(row)
+            print(scenario.seed, kind, cut, row, file=sys.stderr, flush=True)
     print(f"{'kind':12} cut   runs  min-sep  k      error of min-sep and k (median, relative)")
     for (kind, cut), rows in sorted(found.items()):
         print(f"{kind:12} {cut:4}  {len(rows):4}  {text(rows)}")

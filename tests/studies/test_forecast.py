@@ -2,10 +2,12 @@
 contain what simulated deployments then did."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+import tomli_w
 
 import fedray
 from fedray.audit.participation import Patterns
@@ -13,6 +15,7 @@ from fedray.base.errors import InputError
 from fedray.runs.simulation import simulate
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
+from fedray.studies.forecast.devices import Known
 from fedray.studies.forecast.forecast import continuations, forecast
 from fedray.studies.forecast.history import DAY, History, Ruling, history_of
 from fedray.studies.forecast.pace import Pace
@@ -33,6 +36,27 @@ def run(tmp_path_factory) -> tuple[Scenario, fedray.Trace]:
     }
     scenario = Scenario.from_tables(tables)
     return scenario, simulate(scenario, HERE, tmp_path_factory.mktemp("run") / "trace")
+
+
+SMALL = {
+    "name": "small",
+    "population": {"devices": 100},
+    "rounds": {"count": 60, "report_goal": 4},
+    "training": {"enabled": False},
+}
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> fedray.ImportedTrace:
+    """Every device comes each fifth of 30 rounds, six hours apart."""
+    rows = ["device_id,round,time"]
+    rows += [f"d{t % 5}-{d},{t},{t * 6 * 3600}" for t in range(30) for d in range(4)]
+    (tmp_path / "log.csv").write_text("\n".join(rows) + "\n")
+    return fedray.import_log(
+        *(tmp_path / "log.csv", "device_id", "round", 30, tmp_path / "trace"),
+        time_column="time",
+        time_unit="seconds",
+    )
 
 
 @pytest.mark.slow
@@ -110,7 +134,9 @@ def test_history_until_a_round_is_that_of_a_shorter_trace() -> None:
         np.array([2, 1, 2]),
         np.array([0, 2, 3, 1, 3], np.uint32),
     )
-    history = History(np.arange(4) * 3600.0, patterns, Ruling(7200.0, "the claim"))
+    history = History(
+        3600.0 * np.arange(4, dtype=np.float64), patterns, Ruling(7200.0, "the claim")
+    )
     early = history.until(3)
     assert early.patterns.device_ids.tolist() == [1, 5]
     assert early.patterns.rounds.tolist() == [0, 2, 1]
@@ -120,19 +146,14 @@ def test_history_until_a_round_is_that_of_a_shorter_trace() -> None:
     assert separated.reopened().tolist() == [3, 4, 4, 4]
 
 
-def test_a_log_is_forecast_with_its_least_wait_and_a_broken_claim_is_named(tmp_path: Path) -> None:
-    """Every device comes each fifth round, six hours apart; so k of 60 rounds is 12."""
-    rows = ["device_id,round,time"]
-    rows += [f"d{t % 5}-{d},{t},{t * 6 * 3600}" for t in range(30) for d in range(4)]
-    log = tmp_path / "log.csv"
-    log.write_text("\n".join(rows) + "\n")
-    trace = fedray.import_log(
-        log, "device_id", "round", 30, tmp_path / "trace", time_column="time", time_unit="seconds"
-    )
+def test_a_log_is_forecast_with_its_least_wait_and_a_broken_claim_is_named(
+    log, tmp_path: Path
+) -> None:
+    """k of 60 rounds is 12."""
     text = 'mechanism = "tree"\nnoise_multiplier = 9.0\nmin_sep = 5\nmax_participations = 8\n'
     (tmp_path / "claim.toml").write_text(text)
     claim = fedray.read_claim(tmp_path / "claim.toml")
-    found = forecast(trace, 60, claim=claim, seeds=20)
+    found = forecast(log, 60, claim=claim, seeds=20)
     assert found.timer_source == "the least observed wait"
     assert found.row("max participations").end.contains(12)
     broken = {each.claimed: each for each in found.breaks}
@@ -141,7 +162,57 @@ def test_a_log_is_forecast_with_its_least_wait_and_a_broken_claim_is_named(tmp_p
     assert day is not None
     assert 9.0 < day.median < 13.0
     with pytest.raises(InputError, match="must be more than the 30 observed rounds"):
-        forecast(trace, 30)
+        forecast(log, 30)
+
+
+@pytest.mark.parametrize(
+    ("changed", "key"),
+    [
+        ({"later": {"round_separation": 9}, "from_round": 20}, "later"),
+        ({"hold": "hold.csv", "from_round": 20}, "hold"),
+        (
+            {"policies": [{"kind": "most_per_period", "participations": 2, "hours": 48.0}]},
+            "policies",
+        ),
+        (
+            {"policies": [{"kind": "most_per_period", "participations": 1, "period": "local_day"}]},
+            "policies",
+        ),
+    ],
+)
+def test_a_rule_that_is_not_continued_is_refused(log, tmp_path: Path, changed, key) -> None:
+    (tmp_path / "hold.csv").write_text("device_id,first_round\n7,\n")
+    file = tmp_path / "scenario.toml"
+    file.write_text(tomli_w.dumps({**SMALL, "participation": changed}))
+    scenario = Scenario.from_toml(file)
+    with pytest.raises(InputError, match=rf"participation\.{key}=.* is not continued .*; give"):
+        forecast(log, 60, scenario=scenario)
+
+
+def test_devices_that_are_not_members_are_not_expected() -> None:
+    population = {"devices": 1000, "joins_per_day": 10.0, "unreachable": 0.2}
+    tables = {**SMALL, "population": population, "participation": {"members": [0.25, 0.75]}}
+    assert Known.of(Scenario.from_tables(tables)) == Known(400.0, 4.0)
+
+
+def test_one_participation_within_hours_is_continued_as_a_timer(log) -> None:
+    once = {"kind": "most_per_period", "participations": 1, "hours": 30.0}
+    scenario = Scenario.from_tables({**SMALL, "participation": {"policies": [once]}})
+    assert history_of(log, scenario, None).rules.timer_seconds == 30 * 3600.0
+
+
+def test_stress_names_the_timer_of_a_forecast_and_takes_that_of_a_claim(
+    log, tmp_path: Path
+) -> None:
+    """The least observed wait is 30 h, less the 6 h to which times seem to be rounded."""
+    file = tmp_path / "claim.toml"
+    file.write_text('mechanism = "tree"\nnoise_multiplier = 9.0\ntimer_hours = 18.0\n')
+    claim = fedray.read_claim(file)
+    of = partial(fedray.stress, log, rounds=60, estimated=[5], mechanisms=["tree"])
+    assert "timer 18 h, from the claim" in of(forecast=True, claim=claim).subject
+    assert "timer 24 h, from the least observed wait" in of(forecast=True).subject
+    with pytest.raises(InputError, match="applies to the forecast of a log"):
+        of(claim=claim)
 
 
 @pytest.mark.slow
@@ -149,6 +220,6 @@ def test_stress_takes_a_forecast_as_its_truths(run) -> None:
     _, trace = run
     found = fedray.stress(trace, rounds=300, estimated=[9], mechanisms=["tree"], forecast=True)
     assert {row.rounds for row in found.rows} == {300}
-    assert "forecast of" in found.subject
+    assert "timer 24 h, from the scenario" in found.subject
     with pytest.raises(InputError, match="rounds=None must be given"):
         fedray.stress(trace, estimated=[9], forecast=True)

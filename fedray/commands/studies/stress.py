@@ -36,6 +36,7 @@ def stress(
     seeds: int | None = None,
     what_if: list[str] | None = None,
     forecast: bool = False,
+    claim: Path | None = None,
     train: bool = False,
     out: Path | None = None,
     place: list[str] | None = None,
@@ -61,10 +62,12 @@ def stress(
         seeds (S): runs of a scenario, by default 20; or trainings with --train, by default 3
         what_if (KEY=VALUE): key of the scenario to change, with as many runs; repeatable
         forecast: take the forecast of a trace at --rounds as the truth (`fedray forecast`)
+        claim (CLAIM): claim with the timer of the forecast of a log
         train: train on a trace at equal epsilon, with mechanisms for each estimate and the truth;
             --set changes training.KEY and data.KEY
         out (DIR): directory of the trained runs; default: a new one under runs/
     """
+    from fedray.audit.claims import read_claim
     from fedray.report.table import Paragraph
     from fedray.scenario import Scenario
     from fedray.studies.stress.run import opened_subject
@@ -90,6 +93,7 @@ def stress(
             seeds=seeds,
             what_ifs=what_if or (),
             forecast=forecast,
+            claim=None if claim is None else read_claim(claim),
             train=train,
             overrides=of_trainings,
             out=out,

@@ -17,6 +17,7 @@ from scipy.optimize import nnls
 from scipy.special import gammaln, logsumexp
 
 from fedray.base.arrays import Float64Array, Int64Array
+from fedray.scenario import Scenario
 from fedray.studies.forecast.history import DAY, History
 
 MOST_FITTED = 4_000
@@ -37,6 +38,12 @@ class Known:
     """Devices at the start that can take part."""
     joins: float
     """Devices that join per day."""
+
+    @classmethod
+    def of(cls, scenario: Scenario) -> "Known":
+        """Returns the devices of a scenario that can take part."""
+        given, share = scenario.population, scenario.serving_share
+        return cls(share * given.devices, share * given.joins_per_day)
 
 
 @dataclass(frozen=True)
@@ -98,7 +105,8 @@ class Devices:
         # Longer waits than a check-in and a report take are due to chance.
         least = min(float(waits.min()), timer + LONGEST_REPORT)
         chance = float(np.sum(patterns.counts - 1) / max(1.0, self._open.sum()))
-        waited, expected = [np.empty(0)], [np.empty(0)]
+        waited: list[Float64Array] = [np.empty(0)]
+        expected: list[Float64Array] = [np.empty(0)]
         rounds, later = np.arange(starts.size), self._opened.copy()
         while rounds.size:
             is_before = later < starts.size
@@ -107,7 +115,7 @@ class Devices:
             is_before = wait < least
             rounds, later = rounds[is_before], later[is_before] + 1
             waited.append(wait[is_before])
-            expected.append(chance * self.sizes[rounds])
+            expected.append(chance * self.sizes[rounds].astype(np.float64))
         whole = np.concatenate(waited)
         order = np.argsort(whole)
         return whole[order], np.cumsum(np.concatenate(expected)[order][::-1])[::-1]

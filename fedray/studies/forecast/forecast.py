@@ -12,7 +12,7 @@ from fedray.audit.claims import Claim
 from fedray.audit.guarantees import Limits, of_limits
 from fedray.audit.noise import ServerNoise
 from fedray.base.arrays import Float64Array, Int64Array
-from fedray.base.document import Document, IfAny, NotInJson
+from fedray.base.document import Document, IfAny, InJson, NotInJson
 from fedray.base.errors import InputError
 from fedray.base.result import DrawnResult
 from fedray.base.rng import Stream, stream_generator
@@ -29,6 +29,7 @@ from fedray.studies.forecast.pace import Pace
 from fedray.trace.imported import ImportedTrace, open_trace
 from fedray.trace.reader import Trace
 
+VERSION = 1
 SEEDS = 60
 LEVEL = 0.9
 CUTS = (0.25, 0.5)
@@ -41,6 +42,7 @@ class Interval(Document):
     low: float
     """5 % quantile, rounded outward to a continuation."""
     median: float
+    """Median, rounded up to a continuation."""
     high: float
     """95 % quantile, rounded outward to a continuation."""
 
@@ -67,9 +69,11 @@ class Row(Document):
     """A figure of the end."""
 
     name: str
+    """Name of the figure."""
     now: float | None
     """Value after the observed rounds; None if it has none."""
     end: Interval
+    """Value after the planned rounds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +85,12 @@ class Backtest(Document):
     name: str
     """Forecast figure."""
     forecast: Interval
+    """Forecast value after the observed rounds."""
     happened: float
+    """Value after the observed rounds."""
 
     @property
-    def is_inside(self) -> bool:
+    def is_inside(self) -> InJson[bool]:
         """Whether the interval contains what happened."""
         return self.forecast.contains(self.happened)
 
@@ -111,11 +117,17 @@ class Forecast(DrawnResult):
     PAGE: ClassVar[str] = "fedray.studies.forecast.page:forecast_page"
     HEADLINE: ClassVar[str] = "fedray.studies.forecast.page:forecast_headline"
 
+    version: int
+    """Version of this document, 1."""
     observed_rounds: int
+    """Number of observed rounds."""
     planned_rounds: int
+    """Planned number of rounds."""
     seeds: int
     """Continuations."""
     timer_hours: float
+    """Hours from the start of a round of a device to the next round that it may join; 0 for no
+    timer."""
     timer_source: str
     """Where the timer comes from: the scenario, the claim or the least observed wait."""
     population_source: str
@@ -123,10 +135,12 @@ class Forecast(DrawnResult):
     drift: str
     """Drift of the pace, in words."""
     rows: tuple[Row, ...]
+    """Figures of the end."""
     breaks: tuple[Break, ...]
     """Claimed limits; empty without a claim."""
     backtests: tuple[Backtest, ...]
-    """Empty if a quarter of the observed rounds is too short."""
+    """Forecasts of the observed rounds from a quarter and a half of them, without those from too
+    few rounds."""
     ends: NotInJson[tuple[MinSep, ...]]
     """(n, b, k) of each continuation."""
     paths: NotInJson[tuple[Continued, ...]]
@@ -135,6 +149,11 @@ class Forecast(DrawnResult):
 
     def __repr__(self) -> str:
         return f"<Forecast of {self.planned_rounds:,} rounds from {self.observed_rounds:,}>"
+
+    @property
+    def timer(self) -> str:
+        """The timer and its source, in words."""
+        return f"timer {self.timer_hours:.4g} h, from {self.timer_source}"
 
     def row(self, name: str) -> Row:
         """Returns a row by its name."""
@@ -174,10 +193,7 @@ def forecast(
         raise InputError.of("rounds", rounds, rule, "give the planned last round")
     if not 20 <= seeds <= 10_000:
         raise InputError.of("seeds", seeds, "must be from 20 to 10000")
-    known = None
-    if scenario is not None:
-        of = scenario.population
-        known = Known(of.devices * of.reach * (1.0 - of.unreachable), of.joins_per_day)
+    known = None if scenario is None else Known.of(scenario)
     fits, paths = continuations(history, known, rounds, seeds, on_progress)
     back: list[Backtest] = []
     for cut in CUTS:
@@ -209,7 +225,7 @@ def forecast(
         if all(each is not None for each in found)
     )
     return Forecast(
-        r, rounds, seeds, history.rules.timer_seconds / 3600.0, history.rules.source,
+        VERSION, r, rounds, seeds, history.rules.timer_seconds / 3600.0, history.rules.source,
         "the scenario" if known else "the discovery curve of new devices (Good and Toulmin 1956)",
         fits[0].drift, rows, _breaks(claim, history, paths), tuple(back), tuple(ends),
         tuple(paths), history, trace_subject(opened),

@@ -7,11 +7,12 @@ import numpy as np
 
 from fedray.audit.guarantees import round_times
 from fedray.audit.participation import Patterns, read_patterns
-from fedray.audit.rules import rules_of
+from fedray.audit.rules import Rule, rules_of
 from fedray.audit.waits import waits_between
 from fedray.base.arrays import Float64Array, Int64Array
 from fedray.base.errors import InputError
 from fedray.scenario import Scenario
+from fedray.scenario.participation import Participation
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
 
@@ -86,8 +87,8 @@ def history_of(
         timer_hours: timer of a claim, for a log; None for the least observed wait.
 
     Raises:
-        InputError: the rounds have no times or are too few, or the deployment is of a kind that is
-            not forecast.
+        InputError: the rounds have no times or are too few, or the deployment is of a kind or has a
+            rule that is not forecast.
     """
     if isinstance(trace, Trace) and (trace.is_buffered or trace.stores_uploads):
         rule = "has rounds that overlap, or that draw stored uploads"
@@ -106,7 +107,7 @@ def history_of(
         raise InputError.of("trace", str(trace.path), rule, remedy)
     starts = np.maximum.accumulate(times[0])
     if scenario is not None:
-        rules = [each for each in rules_of(scenario.participation) if not each.unkept]
+        rules = _continued_rules(scenario.participation)
         seconds = max((each.seconds for each in rules), default=0.0)
         separation = max((each.separation for each in rules), default=0)
         most = min((each.most for each in rules if each.most is not None), default=None)
@@ -120,3 +121,20 @@ def history_of(
         rule = "has no device that took part twice, so the timer is unknown"
         raise InputError.of("trace", str(trace.path), rule, "claim timer_hours")
     return History(starts, patterns, Ruling(least, "the least observed wait"))
+
+
+def _continued_rules(given: Participation) -> list[Rule]:
+    """Returns the rules that devices keep. Raises InputError for one that is not continued."""
+    kept = [each for each in rules_of(given) if not each.unkept]
+    refused: dict[str, object] = {}
+    if given.hold is not None:
+        refused["hold"] = given.hold.file
+    if given.later is not None:
+        refused["later"] = given.later.model_dump(exclude_none=True)
+    if several := [each.name for each in kept if each.most_within]:
+        refused["policies"] = several[0]
+    for key, value in refused.items():
+        rule = "is not continued by a forecast"
+        remedy = "give a scenario without it to forecast what happens without the rule"
+        raise InputError.of(f"participation.{key}", value, rule, remedy)
+    return kept

@@ -47,8 +47,8 @@ def forecast_tables(found: Forecast) -> list[Table]:
         "90 % high": lambda each: f"{each.end.high:,.4g}",
     }
     how = (
-        f"Timer {found.timer_hours:.4g} h, from {found.timer_source}. Devices that have not come "
-        f"yet: from {found.population_source}. Pace: {found.drift}."
+        f"{found.timer.capitalize()}. Devices that have not come yet: from "
+        f"{found.population_source}. Pace: {found.drift}."
     )
     tables = [Table.of("Forecast", found.rows, ends, MADE, how)]
     if found.breaks:

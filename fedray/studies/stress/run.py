@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from fedray.audit.claims import Claim
 from fedray.audit.noise import PlannedNoise
 from fedray.audit.participation import Patterns, read_patterns
 from fedray.base.errors import InputError, Starved
@@ -71,6 +72,7 @@ def stress(
     seeds: int | None = None,
     what_ifs: Sequence[str] = (),
     forecast: bool = False,
+    claim: Claim | None = None,
     train: bool = False,
     overrides: Sequence[str] = (),
     out: str | Path | None = None,
@@ -102,6 +104,7 @@ def stress(
             number of runs.
         forecast: whether the truths are forecasts of a trace at `rounds`: the continuations with
             the 5 %, the median and the 95 % quantile of min-sep.
+        claim: claim with the timer of the forecast of a log.
         train: whether models are trained on the trace at equal epsilon, with every mechanism made
             for each estimate and for the truth, and without noise.
         overrides: keys of the trainings to change, "training.key=value" or "data.key=value".
@@ -144,20 +147,16 @@ def stress(
         rule = "must be whole numbers, or of a scenario planned"
         raise InputError.of("estimated", words[0], rule)
     numbers = [each for each in estimated if not isinstance(each, str)]
-    for which, values in {"estimated": numbers, "actual": actual}.items():
-        if (least := min(values, default=1)) < 1:
-            raise InputError.of(which, least, "must be at least 1")
+    _check_min_seps(estimated=numbers, actual=actual)
     estimate = numbers, estimated_participations
     settings = {"actual": actual, "actual_participations": actual_participations}
     simulations = {"seeds": seeds, "what_ifs": what_ifs}
     trainings = {"train": train, "overrides": overrides, "out": out, "trust_code": trust_code}
-    if overrides and not train:
-        rule = "applies to a scenario, or to trainings on a trace"
-        raise InputError.of("overrides", overrides[0], rule, "give `train=True`")
-    for each in overrides:
-        if not each.startswith(("training.", "data.")):
-            rule = "must set a key of [training] or [data], because the trace has the others"
-            raise InputError.of("overrides", each, rule)
+    _check_overrides(overrides, train=train)
+    if claim is not None and (not forecast or not isinstance(opened, ImportedTrace)):
+        raise InputError.of(
+            "claim", claim.digest, "applies to the forecast of a log", "leave it out"
+        )
     if isinstance(opened, Scenario):
         _refuse("a scenario", rounds=rounds, forecast=forecast, **settings, **trainings)
         bases = {None: opened, **{each: opened.with_overrides(each) for each in what_ifs}}
@@ -169,7 +168,7 @@ def stress(
         rules = scenario if isinstance(scenario, Scenario) else None
         if forecast:
             _refuse("a forecast", train=train)
-            cases = _cases_of_forecast(opened, rules, rounds, estimate, blank, on_progress)
+            cases = _cases_of_forecast(opened, rules, claim, rounds, estimate, blank, on_progress)
         else:
             cases = _cases_of_trace(opened, rules, rounds, estimate, blank)
     else:
@@ -180,11 +179,7 @@ def stress(
         Placement() if isinstance(opened, Scenario) else Placement(1, "in-process")
     )
     if train and isinstance(opened, Trace):
-        # Mechanisms may take hours to make, so a model that cannot be trained is refused before.
-        to_train = scenario_to_train(opened, scenario_of(opened).with_overrides(*overrides))
-        if not trust_code:
-            to_train.demand_trust_of_training()
-        check_model(to_train)
+        _check_training(opened, overrides, trust_code=trust_code)
     cases = replace(cases, jobs=_with_candidates(cases.jobs))
     rows, shared_rows = cases.judged(where, on_progress)
     comparison = None
@@ -201,21 +196,12 @@ def stress(
             on_progress=on_progress,
             trust_code=trust_code,
         )
-    warnings = tuple(cache.warnings)
     own = opened if isinstance(opened, Scenario) else None
-    made_for = cases.name, epsilon, delta, cases.estimates
     return StressResult(
-        *made_for,
-        rows,
-        comparison,
-        warnings,
-        cases.planned,
-        own,
-        shared_rows=shared_rows,
-        loss=loss,
-        trace=_subject_of(opened, scenario),
-        left_out=left_out or None,
-    )
+        cases.name, epsilon, delta, cases.estimates, rows, comparison, tuple(cache.warnings),
+        cases.planned, own, shared_rows=shared_rows, loss=loss,
+        trace=_subject_of(opened, scenario), left_out=left_out or None,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,6 +302,7 @@ def _cases_of_trace(
 def _cases_of_forecast(
     trace: Trace | ImportedTrace,
     rules: Scenario | None,
+    claim: Claim | None,
     rounds: int | None,
     estimate: _Estimate,
     blank: Stressed,
@@ -328,7 +315,7 @@ def _cases_of_forecast(
     estimates = _participations(rounds, *estimate)
     if not estimates:
         raise InputError.of("estimated", None, "must be given: the min-sep that was planned")
-    found = forecast_of(trace, rounds, scenario=rules, on_progress=on_progress)
+    found = forecast_of(trace, rounds, scenario=rules, claim=claim, on_progress=on_progress)
     has_rules = rules is not None and found.timer_hours > 0
     truths = []
     for quantile in (0.05, 0.5, 0.95):
@@ -337,7 +324,8 @@ def _cases_of_forecast(
         enforced = found.paths[place].enforced if has_rules else None
         truths.append(Truth(found.ends[place], enforced=enforced))
     jobs = [replace(blank, truth=each, estimates=estimates) for each in dict.fromkeys(truths)]
-    return _Cases(f"forecast of {trace.path}", estimates, jobs)
+    name = f"forecast of {trace.path}, {found.timer}"
+    return _Cases(name, estimates, jobs)
 
 
 def _cases_of_settings(
@@ -420,6 +408,30 @@ def _subject_of(
         return None
     setting = setting_of([scenario]) if isinstance(scenario, Scenario) else ""
     return replace(opened_trace_subject(opened), setting=setting)
+
+
+def _check_training(trace: Trace, overrides: Sequence[str], *, trust_code: bool) -> None:
+    # Mechanisms may take hours to make, so a model that cannot be trained is refused before.
+    to_train = scenario_to_train(trace, scenario_of(trace).with_overrides(*overrides))
+    if not trust_code:
+        to_train.demand_trust_of_training()
+    check_model(to_train)
+
+
+def _check_min_seps(**given: Sequence[int]) -> None:
+    for name, values in given.items():
+        if (least := min(values, default=1)) < 1:
+            raise InputError.of(name, least, "must be at least 1")
+
+
+def _check_overrides(overrides: Sequence[str], *, train: bool) -> None:
+    if overrides and not train:
+        rule = "applies to a scenario, or to trainings on a trace"
+        raise InputError.of("overrides", overrides[0], rule, "give `train=True`")
+    for each in overrides:
+        if not each.startswith(("training.", "data.")):
+            rule = "must set a key of [training] or [data], because the trace has the others"
+            raise InputError.of("overrides", each, rule)
 
 
 def _refuse(subject: str, **unused: object) -> None:
