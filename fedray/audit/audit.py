@@ -124,8 +124,7 @@ class Audit(DrawnResult):
     ensured: NotInJson[str | None]
     """Digest of the claim that the run had to ensure, or None."""
     given_instead: NotInJson[tuple[str, ...]]
-    """Arguments that take the place of the claim that the run had to ensure, which is not checked
-    then; empty without such a claim, and if it is checked."""
+    """Arguments in place of the claim that the run had to ensure; empty if that claim is checked."""
     corrected: NotInJson[Guarantee | None]
     """The guarantee of the claimed limits, with broken ones corrected; None without a claim."""
     trust: NotInJson[AnyTrust | None]
