@@ -124,7 +124,7 @@ class Audit(DrawnResult):
     ensured: NotInJson[str | None]
     """Digest of the claim that the run had to ensure, or None."""
     given_instead: NotInJson[tuple[str, ...]]
-    """Arguments in place of the claim that the run had to ensure; empty if that claim is checked."""
+    """Arguments in place of the claim that had to be ensured; empty if that claim is checked."""
     corrected: NotInJson[Guarantee | None]
     """The guarantee of the claimed limits, with broken ones corrected; None without a claim."""
     trust: NotInJson[AnyTrust | None]
