@@ -112,7 +112,8 @@ def _parsed(content: bytes, name: str) -> Hold:
     except (pa.ArrowException, OSError) as error:
         raise _refused(name, f"cannot be read as CSV or Parquet ({one_line(str(error))})") from None
     known = [each for each in get_args(By) if each in table.column_names]
-    if len(known) != 1 or set(table.column_names) != {"device_id", *known}:
+    # A name may be repeated.
+    if len(known) != 1 or sorted(table.column_names) != ["device_id", *known]:
         raise _refused(
             name,
             f"has the columns {shown(', '.join(table.column_names))}, but a hold file has "

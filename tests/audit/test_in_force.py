@@ -1,5 +1,6 @@
 """A list and a rule that are in force count until the last planned round, unless the trace broke them."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -59,12 +60,14 @@ def test_a_log_that_continues_with_list_and_rule_is_kept(
     kept = look_ahead(audit, PLANNED, in_force=given)
     assert kept.state is State.KEPT
     assert look_ahead(audit, PLANNED).state is State.IN_DANGER
-    # The list of the next night leaves out devices that may come in round 14 again.
+    # The list of the next night leaves out devices that may come in the next round, whatever its
+    # number.
     kept.write_hold(tmp_path / "next.csv")
     again = read_hold(tmp_path / "next.csv")
-    waits = {name: first for name, first in numbers.items() if first > 100 + step * 14}
+    waits = {name: first for name, first in numbers.items() if first > 100 + step * 13 + 1}
     assert dict(zip(again.device_ids, again.first, strict=True)) == waits
-    assert 0 < len(waits) < len(numbers)
+    assert len(waits) > 0
+    assert (len(waits) < len(numbers)) is (step == 1)
 
 
 def test_a_list_that_the_log_broke_ensures_nothing(tmp_path: Path) -> None:
@@ -117,3 +120,154 @@ def test_rules_of_a_simulated_trace_are_those_of_its_scenario(
     assert found.state is State.IN_DANGER
     assert any("ensures nothing" in each for each in found.notes)
     assert np.count_nonzero(found.waiting.first) == 0
+
+
+def in_force_since(folder: Path, number: int, rows: str = "", later: str = ""):
+    """Rules in force of a list with these rows, the names of its columns first."""
+    text = f"from_round = {number}\n"
+    if rows:
+        (folder / "listed.csv").write_text(rows)
+        text += 'hold = "listed.csv"\n'
+    (folder / "force.toml").write_text(text + (f"later = {later}\n" if later else ""))
+    return read_in_force(folder / "force.toml")
+
+
+HOUR = 3600
+MIDNIGHT = 1_767_225_600
+"""2026-01-01, Unix seconds."""
+
+
+def audit_of_times(folder: Path, rows: Sequence[tuple[str, int, float]], claim: Claim):
+    """The audit of a log of (device, round, hours since midnight)."""
+    (folder / "times.csv").write_text(
+        "d,r,t\n" + "".join(f"{d},{r},{MIDNIGHT + int(h * HOUR)}\n" for d, r, h in rows)
+    )
+    log = import_log(
+        folder / "times.csv", "d", "r", None, folder / "timed", renumber=True, time_column="t"
+    )
+    return audit_trace(log, claim=claim)
+
+
+# Rounds last for half a day, so devices that were in two of them had less time than the rounds.
+LONG_ROUNDS = [("a", 0, 0), ("b", 0, 12), ("b", 1, 14), ("c", 1, 26), ("d", 2, 40), ("e", 2, 52)]
+TWICE = Claim(mechanism=Identity(), noise_multiplier=3.0, rho=2 / 18)
+
+
+def test_a_timer_counts_by_the_times_of_each_device(tmp_path: Path) -> None:
+    # Round 1 ended 26 h after round 0 began, but b waited for 2 h.
+    audit = audit_of_times(tmp_path, LONG_ROUNDS, TWICE)
+    given = in_force_since(tmp_path, 0, later="{ timer_hours = 6 }")
+    found = look_ahead(audit, 4, 13.0, given)
+    assert any("broke a timer of 6 h" in each for each in found.notes)
+    assert not any("timer" in each for each in found.rules)
+    # Kept since round 2, and with a shorter one at all times.
+    for number, hours in ((2, 6), (0, 1)):
+        given = in_force_since(tmp_path, number, later=f"{{ timer_hours = {hours} }}")
+        assert f"a timer of {hours} h, in force" in look_ahead(audit, 4, 13.0, given).rules
+
+
+@pytest.mark.parametrize(("hours", "is_broken"), [(15, True), (13, False)])
+def test_a_list_by_time_counts_by_the_times_of_each_device(
+    tmp_path: Path, hours: int, is_broken: bool
+) -> None:
+    # Round 1 was still open at hour 15, but b took part at hour 14.
+    audit = audit_of_times(tmp_path, LONG_ROUNDS, TWICE)
+    listed = f"device_id,first_time\nb,{MIDNIGHT + hours * HOUR}\n"
+    found = look_ahead(audit, 4, 13.0, in_force_since(tmp_path, 1, listed))
+    assert any("1 device broke it, in 1 participation" in each for each in found.notes) is is_broken
+
+
+def test_without_times_of_devices_rules_in_hours_ensure_nothing(tmp_path: Path) -> None:
+    audit = audit_trace(log_of(tmp_path / "a", PATTERNS), claim=CLAIM)
+    listed = f"device_id,first_time\nd0,{MIDNIGHT}\n"
+    given = in_force_since(tmp_path, 100, listed, "{ timer_hours = 6 }")
+    found = look_ahead(audit, PLANNED, in_force=given)
+    assert sum("cannot be checked" in each for each in found.notes) == 2
+    assert not any("in force" in each for each in found.rules)
+
+
+def test_a_written_list_keeps_the_times_of_the_list_in_force(tmp_path: Path) -> None:
+    audit = audit_of_times(tmp_path, LONG_ROUNDS, Claim(**{**dict(TWICE), "rho": 4 / 18}))
+    until = MIDNIGHT + 500 * HOUR
+    listed = f"device_id,first_time\nb,{until}\nz,{until + 1}\na,{MIDNIGHT + HOUR}\nc,\n"
+    given = in_force_since(tmp_path, 2, listed)
+    # With a pace and without, a number of rounds might let b come earlier.
+    for pace in (None, 13.0):
+        kept = look_ahead(audit, 4, pace, given)
+        assert kept.state is State.KEPT
+        assert kept.write_hold(tmp_path / "next.csv") == 3
+        again = read_hold(tmp_path / "next.csv")
+        assert again.by == "first_time"
+        assert dict(zip(again.device_ids, again.first, strict=True)) == {
+            "b": until,
+            "z": until + 1,
+            "c": np.inf,
+        }
+
+
+def test_rounds_are_not_mixed_with_the_times_of_a_list_in_force(tmp_path: Path) -> None:
+    listed = f"device_id,first_time\nb,{MIDNIGHT + 500 * HOUR}\n"
+    audit = audit_of_times(tmp_path, LONG_ROUNDS, Claim(**{**dict(TWICE), "min_sep": 3}))
+    found = look_ahead(audit, 30, in_force=in_force_since(tmp_path, 2, listed))
+    added = np.full(found.waiting.first.size, 20)
+    with pytest.raises(InputError, match="has first_time, but new waits rounds; give that list"):
+        found.waiting.joined(added).write(tmp_path / "n.csv", audit.trace, audit.patterns, 30)
+    # A device that never comes back has an empty value in either.
+    added[:] = 30
+    found.waiting.joined(added).write(tmp_path / "n.csv", audit.trace, audit.patterns, 30)
+    assert np.isinf(read_hold(tmp_path / "n.csv").first).all()
+
+
+def test_a_list_ahead_is_written_but_does_not_count(tmp_path: Path) -> None:
+    audit = audit_trace(log_of(tmp_path / "a", PATTERNS), claim=CLAIM)
+    without = look_ahead(audit, PLANNED)
+    listed = "device_id,first_round\nnew,150\nd0,\nd1,120\n"
+    ahead = look_ahead(audit, PLANNED, in_force=in_force_since(tmp_path, 118, listed))
+    assert ahead.rows == without.rows
+    assert any("from round 118 do not count" in each for each in ahead.notes)
+    ahead.write_hold(tmp_path / "both.csv")
+    without.write_hold(tmp_path / "new.csv")
+    both, new = (read_hold(tmp_path / name) for name in ("both.csv", "new.csv"))
+    waits = dict(zip(new.device_ids, new.first, strict=True))
+    for name, first in (("new", 150.0), ("d0", np.inf), ("d1", 120.0)):
+        waits[name] = max(first, waits.get(name, 0.0))
+    assert dict(zip(both.device_ids, both.first, strict=True)) == waits
+
+
+def test_a_list_ahead_of_a_simulated_trace_is_written(small, trace_of, tmp_path: Path) -> None:
+    (tmp_path / "hold.csv").write_text("device_id,first_round\n3,30\n77,25\n")
+    given = small(
+        "privacy.noise_multiplier=3.0",
+        'privacy.mechanism={kind = "identity"}',
+        f"participation.hold={tmp_path / 'hold.csv'}",
+        "participation.from_round=12",
+    )
+    claim = Claim(mechanism=Identity(), noise_multiplier=3.0, rho=100 / 18)
+    found = look_ahead(audit_trace(trace_of(PATTERNS, 10, given), claim=claim), PLANNED)
+    assert any("begins with round 12 and is left out" in each for each in found.notes)
+    assert found.write_hold(tmp_path / "next.csv") == 2
+    again = read_hold(tmp_path / "next.csv")
+    assert dict(zip(again.device_ids, again.first, strict=True)) == {"3": 30, "77": 25}
+
+
+def test_a_list_that_cannot_be_read_is_named_in_force(tmp_path: Path) -> None:
+    audit = audit_trace(log_of(tmp_path / "a", PATTERNS), claim=CLAIM)
+    repeated = in_force_since(tmp_path, 100, "device_id,first_round,first_round\nd0,120,121\n")
+    with pytest.raises(InputError, match="has the columns") as found:
+        look_ahead(audit, PLANNED, in_force=repeated)
+    assert found.value.argument == "in_force"
+    (tmp_path / "listed.csv").unlink()
+    with pytest.raises(InputError, match="cannot be read") as found:
+        look_ahead(audit, PLANNED, in_force=repeated)
+    assert found.value.argument == "in_force"
+
+
+@pytest.mark.parametrize("step", [1, 3])
+def test_the_step_of_round_numbers_is_an_assumption_of_a_list_in_force(
+    tmp_path: Path, step: int
+) -> None:
+    audit = audit_trace(log_of(tmp_path / "a", PATTERNS, step), claim=CLAIM)
+    given = in_force_since(tmp_path, 100, "device_id,first_round\nnew,150\n")
+    found = look_ahead(audit, PLANNED, in_force=given)
+    assert any(f"grow by at most {step} from one round" in each for each in found.notes)
+    assert not any("grow by at most" in each for each in look_ahead(audit, PLANNED).notes)

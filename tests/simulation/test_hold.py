@@ -234,6 +234,8 @@ def test_a_list_may_be_empty(tmp_path: Path) -> None:
         ("device_id,first_round\n,3\n", "has a row without a device_id"),
         ("device_id\n7\n", "has the columns 'device_id'"),
         ("device_id,first_round,first_time\n7,1,\n", "has the columns"),
+        ("device_id,first_round,first_round\n7,1,2\n", "has the columns"),
+        ("device_id,device_id,first_time\n7,8,2\n", "has the columns"),
         ("device_id,first_round\nphone,3\n", "names a device that no simulation has"),
         ("device_id,first_round\n131072,3\n", "names device 131072, but devices have ids"),
         ("", "cannot be read as CSV or Parquet"),

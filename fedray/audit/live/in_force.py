@@ -1,6 +1,7 @@
 """Rules that began after the first round: a list of devices that must wait, and rules beside it. A
 simulated trace has them in its scenario (`participation.hold` and `later`), a log in a file of the
-same words. A list or a rule that the trace broke since it began ensures nothing.
+same words. A list or a rule that the trace broke since it began ensures nothing, and so does one
+that the trace cannot show to be kept.
 
     from_round = 60                     # in the log's numbers
     hold = "hold.csv"                   # relative to this file
@@ -20,7 +21,8 @@ from fedray.audit.guarantees import round_times
 from fedray.audit.live.round_numbers import RoundNumbers
 from fedray.audit.live.rules_ahead import RulesAhead
 from fedray.audit.participation import Patterns
-from fedray.base.arrays import BoolArray, Float64Array, Int64Array
+from fedray.audit.waits import are_known, is_too_short, times_of, waits_between
+from fedray.base.arrays import Float64Array, Int64Array
 from fedray.base.errors import InputError
 from fedray.base.rounding import counted
 from fedray.base.table import Table, read_table_file
@@ -61,27 +63,30 @@ def read_in_force(path: Path) -> RulesInForce:
 
 @dataclass(frozen=True, eq=False)
 class Waiting:
-    """Devices of a list, with the first round in which each may take part again."""
+    """Devices of a list in force, and devices that a change adds."""
 
     first: Int64Array
-    """First round of each device of the trace, [P]; 0 if the list does not name it."""
-    unseen: tuple[tuple[str, float], ...] = ()
-    """Names and first rounds of devices of the list that have not taken part yet."""
+    """First round of each device of the trace, [P]; 0 if no list that counts names it."""
+    unseen: int = 0
+    """Number of devices of the list that have not taken part yet."""
+    listed: Hold | None = None
+    """The list as it was given, also if it does not count; None without."""
+    added: Int64Array | None = None
+    """First rounds that a change asks for, [P]; None without."""
 
     @property
     def names(self) -> tuple[str, ...]:
         """The list in words; empty without one."""
-        held = int((self.first > 0).sum()) + len(self.unseen)
+        held = int((self.first > 0).sum()) + self.unseen
         return (f"a list of {counted(held, 'device')} that must wait, in force",) if held else ()
 
     def joined(self, first: Int64Array | None) -> "Waiting":
-        """Returns the list with longer waits [P]; None adds none."""
-        if first is None:
-            return self
-        return replace(self, first=np.maximum(self.first, first))
+        """Returns the list with the waits of a change [P] beside it; None adds none."""
+        return replace(self, added=first)
 
     def write(self, file: Path, trace: Trace | ImportedTrace, patterns: Patterns, end: int) -> int:
-        """Writes the devices that still wait.
+        """Writes the devices that still wait. None may take part earlier than the list in force
+        says, whether or not that list counts.
 
         Args:
             file: the hold file.
@@ -93,25 +98,53 @@ class Waiting:
             Number of devices.
 
         Raises:
-            InputError: numbers of rounds to come are unknown or too large, or the file cannot be
-                written.
+            InputError: numbers of rounds to come are unknown or too large, the list in force has
+                times and the change rounds, or the file cannot be written.
         """
-        released = trace.committed_rounds
-        places = np.flatnonzero(self.first > released)
-        unseen = [each for each in self.unseen if each[1] > released]
-        names = _names(trace, patterns.device_ids[places]).to_pylist()
-        first = np.append(self.first[places], [int(each[1]) for each in unseen]).astype(np.int64)
+        listed = self.listed or Hold((), np.empty(0), "first_round")
+        added = np.zeros_like(self.first) if self.added is None else self.added
+        places = np.flatnonzero(added > np.maximum(self.first, trace.committed_rounds))
+        first = added[places]
         numbers = np.full(first.size, np.inf)
         is_back = first < end
         if is_back.any():
+            if listed.by == "first_time":
+                rule = "cannot be written: the list in force has first_time, but new waits rounds"
+                raise InputError.of("hold", str(file), rule, "give that list by first_round")
             numbers[is_back] = RoundNumbers(trace).of(first[is_back])
             # Such a number, if of a log, cannot be written as one of a hold file.
             if numbers[is_back].max() >= NEVER or numbers[is_back].min() < 0:
                 rule = f"must have round numbers from 0 to {LAST_ROUND - 1}"
                 raise InputError.of("hold", str(file), rule, "import the log with smaller ones")
-        names += [each[0] for each in unseen]
-        write_hold(file, Hold(names, numbers, "first_round"))
-        return len(names)
+        is_open = listed.first > _next(trace, listed)
+        waits = {
+            str(listed.device_ids[place]): float(listed.first[place])
+            for place in np.flatnonzero(is_open).tolist()
+        }
+        names = _names(trace, patterns.device_ids[places]).to_pylist()
+        for name, number in zip(names, numbers.tolist(), strict=True):
+            waits[name] = max(number, waits.get(name, 0.0))
+        write_hold(file, Hold(list(waits), np.array(list(waits.values())), listed.by))
+        return len(waits)
+
+
+def _next(trace: Trace | ImportedTrace, hold: Hold) -> float:
+    """Returns the least number of the next round, or, for a list by time, the time before which no
+    later round is taken to begin; -infinity if unknown."""
+    if not len(hold.device_ids):
+        return -np.inf
+    if hold.by == "first_round":
+        return RoundNumbers(trace).least_next
+    times = round_times(trace)
+    # The last round may still have been open.
+    begun = np.empty(0) if times is None else times[0][np.isfinite(times[0])]
+    return float(begun.max(initial=-np.inf)) + _origin(trace)
+
+
+def _origin(trace: Trace | ImportedTrace) -> float:
+    """Returns the time 0 of a trace as a list has it: seconds since 1970 for a log."""
+    times = trace.run["times"] if isinstance(trace, ImportedTrace) else None
+    return 0.0 if times is None else times["origin"]
 
 
 def _names(trace: Trace | ImportedTrace, device_ids: np.ndarray) -> pa.Array:
@@ -146,6 +179,7 @@ class InForce:
     ) -> None:
         self._trace, self._patterns = trace, patterns
         self._hold: Hold | None = None
+        self._listed: Hold | None = None
         self._later: LaterRules | None = None
         self._begins: int | None = 0
         self.notes: list[str] = []
@@ -157,32 +191,39 @@ class InForce:
                 )
             self._of_scenario(scenario)
         elif given is not None:
-            self._begins = RoundNumbers(trace).begins(given.from_round)
+            self._begins = RoundNumbers(trace, "in_force").begins(given.from_round)
             self._later = given.later
-            self._hold = None if given.hold is None else read_hold(Path(given.hold))
+            self._hold = self._listed = None if given.hold is None else _list_of(given.hold)
         number = None if given is None else given.from_round
         if self._begins is None:
             self.notes.append(
                 f"Rules in force from round {number} do not count, as other rounds may come before"
             )
             self._hold = self._later = None
+        if self.has_times and not are_known(trace):
+            self.notes.append(
+                "The list in force ensures nothing: it has times, and the log has none of devices, "
+                "so it cannot be checked"
+            )
+            self._hold = None
 
     def _of_scenario(self, scenario: Scenario) -> None:
         given = scenario.participation
         if given.hold is None:
-            return
-        if given.from_round > self._trace.committed_rounds:
-            self.notes.append(
-                f"The list begins with round {given.from_round} and is left out, as a bound"
-            )
             return
         held = given.hold.devices
         is_time = bool(((held.first_times > 0) & np.isfinite(held.first_times)).any())
         first = held.first_times if is_time else held.first_rounds.astype(np.float64)
         first = np.where(np.isinf(held.first_times), np.inf, first)
         names = [str(each) for each in held.device_ids.tolist()]
-        self._hold = Hold(names, first, "first_time" if is_time else "first_round")
+        self._listed = Hold(names, first, "first_time" if is_time else "first_round")
         self._begins = given.from_round
+        if given.from_round > self._trace.committed_rounds:
+            self.notes.append(
+                f"The list begins with round {given.from_round} and is left out, as a bound"
+            )
+            return
+        self._hold = self._listed
 
     @property
     def has_times(self) -> bool:
@@ -224,78 +265,104 @@ class InForce:
             name = f"at most {counted(most, 'participation')} of a device"
             found.append((name, (1, most, 0.0), is_broken))
         if later.timer_hours is not None:
-            seconds = 3600.0 * later.timer_hours
             name = f"a timer of {later.timer_hours:g} h"
-            found.append((name, (1, None, seconds), self._breaks_timer(seconds, begins)))
+            waits = waits_between(self._trace, patterns)
+            if waits is None:
+                self.notes.append(
+                    f"The log has no times of devices, so {name}, in force, cannot be checked and "
+                    "does not count"
+                )
+                return found
+            is_broken = any(
+                (is_too_short(seconds, later.timer_hours) & (rounds[:, 1] >= begins)).any()
+                for seconds, _, rounds in waits
+            )
+            found.append((name, (1, None, 3600.0 * later.timer_hours), is_broken))
         return found
 
-    def _breaks_timer(self, seconds: float, begins: int) -> bool:
-        times = round_times(self._trace)
-        if times is None:
-            return False
-        rounds = self._patterns.rounds
-        return any(
-            (
-                (times[1][rounds[at]] - times[0][rounds[at - 1]] < seconds) & (rounds[at] >= begins)
-            ).any()
-            for _, at in self._patterns.pairs()
-        )
-
     def waiting(self, rules: RulesAhead) -> Waiting:
-        """Returns the devices of the list in force; none of a list that the trace broke.
+        """Returns the devices of the list in force; none count of a list that the trace broke.
 
         Args:
             rules: rules with the times of rounds to come, if these are known.
 
         Raises:
-            InputError: the list names times, and the log has none.
+            InputError: the numbers of the log's rounds do not increase.
         """
-        nobody = Waiting(np.zeros(self._patterns.counts.size, np.int64))
-        if self._hold is None or self._begins is None:
+        hold, patterns = self._hold, self._patterns
+        nobody = Waiting(np.zeros(patterns.counts.size, np.int64), listed=self._listed)
+        if hold is None:
             return nobody
-        names, own = self._hold.device_ids, self._first(self._hold, rules)
-        all_names = _names(self._trace, self._patterns.device_ids)
+        all_names = _names(self._trace, patterns.device_ids)
         places = pc.call_function(
-            "index_in", [pa.array(names, pa.string())], pc.SetLookupOptions(all_names)
+            "index_in", [pa.array(hold.device_ids, pa.string())], pc.SetLookupOptions(all_names)
         )
         is_seen = places.is_valid().to_numpy(zero_copy_only=False)
+        seen = places.drop_null().to_numpy()
         first = nobody.first.copy()
-        first[places.drop_null().to_numpy()] = own[is_seen].astype(np.int64)
-        broken = self._breaking(first)
-        if broken.any():
-            devices = np.unique(self._patterns.devices_at(np.flatnonzero(broken))).size
+        first[seen] = self._first(hold, rules)[is_seen].astype(np.int64)
+        devices, participations = self._breaking(hold, first, seen, hold.first[is_seen])
+        if participations:
             self.notes.append(
                 f"The list in force ensures nothing: {counted(devices, 'device')} broke it, in "
-                f"{counted(int(broken.sum()), 'participation')}"
+                f"{counted(participations, 'participation')}"
             )
             return nobody
-        unseen = [
-            (str(names[place]), float(own[place])) for place in np.flatnonzero(~is_seen).tolist()
-        ]
+        if hold.by == "first_round" and isinstance(self._trace, ImportedTrace):
+            self.notes.append(RoundNumbers(self._trace, "in_force").assumption)
+        unseen = int((~is_seen).sum())
         if unseen:
             self.notes.append(
-                f"The list in force names {counted(len(unseen), 'device')} without a participation"
+                f"The list in force names {counted(unseen, 'device')} without a participation"
             )
-        return Waiting(first, tuple(unseen))
+        return Waiting(first, unseen, self._listed)
 
-    def _breaking(self, first: Int64Array) -> BoolArray:
-        """Whether each participation [A] is before the first round of its device [P]."""
-        rounds, patterns = self._patterns.rounds, self._patterns
-        is_early = rounds < np.repeat(np.minimum(first, LAST_ROUND), patterns.counts)
-        return is_early & (rounds >= (self._begins or 0))
+    def _breaking(
+        self, hold: Hold, first: Int64Array, seen: Int64Array, own: Float64Array
+    ) -> tuple[int, int]:
+        """Returns the number of devices that broke a list, and that of their participations.
+
+        Args:
+            hold: the list.
+            first: first round of each device of the trace, [P].
+            seen: places of devices of the list, [S].
+            own: their entries of the list, [S].
+        """
+        patterns = self._patterns
+        if hold.by == "first_round":
+            until = np.minimum(first, LAST_ROUND).astype(np.float64)
+            ids = np.repeat(patterns.device_ids, patterns.counts)
+            parts = [(patterns.rounds, ids, patterns.rounds)]
+        else:
+            # A round has participations at different times, so each device's own ones count.
+            until = np.full(first.size, -np.inf)
+            until[seen] = own - _origin(self._trace)
+            parts = times_of(self._trace, patterns) or ()
+        devices = participations = 0
+        for at, device_ids, rounds in parts:
+            is_early = at < until[np.searchsorted(patterns.device_ids, device_ids)]
+            is_early &= rounds >= (self._begins or 0)
+            # Parts have whole devices.
+            devices += np.unique(device_ids[is_early]).size
+            participations += int(is_early.sum())
+        return devices, participations
 
     def _first(self, hold: Hold, rules: RulesAhead) -> Float64Array:
         """Returns the first round of each device of a list, [H], at most NEVER."""
         if hold.by == "first_round":
-            return np.minimum(RoundNumbers(self._trace).first_from(hold.first), NEVER)
+            numbers = RoundNumbers(self._trace, "in_force")
+            return np.minimum(numbers.first_from(hold.first), NEVER)
         times = rules.times or round_times(self._trace)
-        if times is None:
-            rule = "names times, but the trace has none"
-            raise InputError.of("hold", "first_time", rule, "give first_round")
-        origin = 0.0
-        if isinstance(self._trace, ImportedTrace):
-            origin = (self._trace.run["times"] or {"origin": 0.0})["origin"]
+        assert times is not None  # Times of devices are known, so those of rounds are too.
         # Without a pace no round to come is known to be early; with one, the slowest counts.
         until = np.maximum.accumulate(times[1])
-        found = np.searchsorted(until, hold.first - origin, side="left").astype(np.float64)
-        return np.where(np.isinf(hold.first), NEVER, found)
+        found = np.searchsorted(until, hold.first - _origin(self._trace), side="left")
+        return np.where(np.isinf(hold.first), NEVER, found.astype(np.float64))
+
+
+def _list_of(file: str) -> Hold:
+    """Reads a list in force. Raises InputError."""
+    try:
+        return read_hold(Path(file))
+    except InputError as error:
+        raise InputError.of("in_force", error.value, error.rule, error.remedy) from None

@@ -16,25 +16,39 @@ class RoundNumbers:
 
     Args:
         trace: the trace of the released rounds; rounds of a simulated one are its numbers.
+        argument: argument of which an error speaks.
 
     Raises:
         InputError: the numbers of the log do not increase.
     """
 
-    def __init__(self, trace: Trace | ImportedTrace) -> None:
+    def __init__(self, trace: Trace | ImportedTrace, argument: str = "hold") -> None:
         labels = np.arange(trace.committed_rounds)
         if isinstance(trace, ImportedTrace):
             labels = trace.round_labels(labels)
         steps = np.diff(labels)
         if (steps <= 0).any():
             raise InputError(
-                "hold: round numbers of the log do not increase, so no list can name rounds to "
-                "come; import the log with increasing numbers"
+                f"{argument}: round numbers of the log do not increase, so no list can name rounds "
+                "to come; import the log with increasing numbers"
             )
         self._labels = labels
         self._last = int(labels[-1]) if labels.size else -1
         self.step = int(steps.max(initial=1))
         """Largest difference of the numbers of two rounds in a row."""
+
+    @property
+    def assumption(self) -> str:
+        """What figures under a list of round numbers assume, in a sentence without a full stop."""
+        return (
+            f"Round numbers of the log are taken to grow by at most {self.step:,} from one round "
+            "to the next, as so far; with a larger step the list in force must be renewed"
+        )
+
+    @property
+    def least_next(self) -> int:
+        """Least number that the next round can have."""
+        return self._last + 1
 
     def of(self, rounds: Int64Array) -> Int64Array:
         """Returns numbers [H] of rounds to come [H]."""
@@ -48,6 +62,6 @@ class RoundNumbers:
 
     def begins(self, number: int) -> int | None:
         """Returns the first round from a number on; None if rounds to come may precede it."""
-        if number > self._last + 1:
+        if number > self.least_next:
             return None
         return int(np.searchsorted(self._labels, number, side="left"))
