@@ -206,7 +206,7 @@ def fit_tables(fit: Fit) -> list[Table]:
     parameters = {
         "parameter": lambda each: each.parameter,
         "best": lambda each: f"{each.best:.3g}",
-        f"{LEVEL:.0%} interval": lambda each: each.text,
+        f"{100 * LEVEL:g} % interval": lambda each: each.text,
         "identified": lambda each: each.identified,
     }
     scatter = (
