@@ -84,8 +84,7 @@ def import_(
         form |= time_form(time_format)
         answers = (where or (), repeats or "refuse", leave_out_invalid, join_ids, keep_id or ())
         released = ALL_ROUNDS if rounds is None else _released(rounds)
-        target = {"out": out, "append": append, "propose_rounds": propose_rounds}
-        found = inspect_log(log, roles, *answers, released, **target, **form)
+        found = inspect_log(log, roles, *answers, released, out, append, propose_rounds, **form)
         if as_json:
             print_json({**asdict(found), "is_importable": found.is_importable})
         else:
