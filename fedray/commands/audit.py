@@ -102,6 +102,8 @@ def audit(
     from fedray.audit.evidence import check_evidence_file, write_evidence
     from fedray.trace.several_tasks import is_of_tasks
 
+    _check_suffix("hold", hold, (".csv", ".parquet"))
+    _check_suffix("gauges", gauges, (".prom",))
     # The folder of a sampler's trace is removed when this function returns.
     trace, claim, _folder = trace_of_sampler(trace, sampler, assume, rounds, claim)
     trace = fetched(trace)
@@ -127,8 +129,6 @@ def audit(
         "--gauges": gauges,
     }
     _check_until(until, claim, about_rounds_to_come)
-    _check_suffix("hold", hold, (".csv", ".parquet"))
-    _check_suffix("gauges", gauges, (".prom",))
     kept = Kept(hold, history, _day(night, history), gauges)
     if statement is not None and show_devices:
         raise InputError("--statement is for publication; leave out --show-devices")

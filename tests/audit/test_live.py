@@ -81,6 +81,8 @@ def test_a_held_device_waits_until_only_its_last_participations_are_left(run) ->
     held = {int(place): int(first[place]) for place in np.flatnonzero(first)}
     assert held[0] == 24
     assert change.held == len(held)
+    assert ("of them for ever" in change.text) == bool(change.never)
+    assert " 0 of them" not in change.text
 
 
 def test_a_claim_without_room_says_that_no_list_can_help(run) -> None:
