@@ -102,6 +102,8 @@ def audit(
     from fedray.audit.evidence import check_evidence_file, write_evidence
     from fedray.trace.several_tasks import is_of_tasks
 
+    _check_suffix("hold", hold, (".csv", ".parquet"))
+    _check_suffix("gauges", gauges, (".prom",))
     # The folder of a sampler's trace is removed when this function returns.
     trace, claim, _folder = trace_of_sampler(trace, sampler, assume, rounds, claim)
     trace = fetched(trace)
@@ -176,6 +178,13 @@ def _check_until(until: int | None, claim: Path | None, about_it: dict[str, Any]
         raise InputError(f"{given[0]} is about rounds to come; give --until ROUNDS too")
     if until is not None and claim is None:
         raise InputError("--until judges a claim at the end of a run; give --claim too")
+
+
+def _check_suffix(argument: str, file: Path | None, suffixes: tuple[str, ...]) -> None:
+    """Raises InputError if a file to write has a suffix that its readers do not take."""
+    if file is not None and file.suffix not in suffixes:
+        rule = f"must end with {' or '.join(suffixes)}"
+        raise InputError.of(argument, str(file), rule, "rename the file")
 
 
 class Kept(NamedTuple):

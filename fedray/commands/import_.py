@@ -76,13 +76,15 @@ def import_(
     from fedray.imports.importer import import_log
     from fedray.imports.inspected import ALL_ROUNDS, inspect_log
 
+    if append is not None and out is not None:
+        raise InputError("--append and --out both name the trace; give one of them")
     if inspect:
         roles = columns_of(column, ("device", "round", "owner", "time"))
         form = {"delimiter": delimiter, "time_zone": time_zone}
         form |= time_form(time_format)
         answers = (where or (), repeats or "refuse", leave_out_invalid, join_ids, keep_id or ())
         released = ALL_ROUNDS if rounds is None else _released(rounds)
-        found = inspect_log(log, roles, *answers, released, out, propose_rounds, **form)
+        found = inspect_log(log, roles, *answers, released, out, append, propose_rounds, **form)
         if as_json:
             print_json({**asdict(found), "is_importable": found.is_importable})
         else:
@@ -97,8 +99,6 @@ def import_(
     if propose_rounds is not None:
         rule = "is of --inspect, which lists the rounds of a log"
         raise InputError.of("propose_rounds", str(propose_rounds), rule, "give it too")
-    if append is not None and out is not None:
-        raise InputError("--append and --out both name the trace; give one of them")
     if append is None and (rounds is None or out is None):
         raise InputError("--rounds and --out are needed; --inspect proposes both")
     # Owners and times are optional: without times, the audit cannot check a timer.

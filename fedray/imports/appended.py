@@ -224,7 +224,7 @@ def _with_defaults(options: Mapping[str, Any]) -> dict[str, Any]:
         found[name] = options.get(name, default)
         if found[name] is inspect.Parameter.empty:
             rule = "is needed for the first import, which makes the trace"
-            raise InputError.of(name, None, rule, "name a column of the log")
+            raise InputError(f"`{name}=NAME` {rule}; name a column of the log")
     return _plain(found)
 
 

@@ -112,6 +112,7 @@ def inspect_log(
     keep_ids: Sequence[str] = (),
     rounds: Mapping[str, Any] = ALL_ROUNDS,
     out: Path | None = None,
+    append: Path | None = None,
     propose_rounds: Path | None = None,
     **form: Any,
 ) -> Inspection:
@@ -128,6 +129,7 @@ def inspect_log(
         keep_ids: texts that name a device though they look like a missing id.
         rounds: arguments of the import that say which rounds released a model.
         out: directory for the trace; None for a name like the log's.
+        append: trace to which the import adds rows, in place of `out`; None for a new trace.
         propose_rounds: new file for a list of the rounds that do not look abandoned.
         form: further fields of LogLayout.
 
@@ -160,7 +162,7 @@ def inspect_log(
         leave_out_invalid=leave_out_invalid,
         repeats=repeats,
         rounds=str(rounds.get("rounds_file") or rounds.get("rounds") or LOGGED),
-        out=str(out or f"{log.stem}-trace"),
+        target=f"--append={append}" if append else f"--out={out or f'{log.stem}-trace'}",
         keep_ids=keep_ids,
         join_ids=join_ids,
     )
@@ -285,7 +287,8 @@ class _Proposal:
     repeats: str
     rounds: str
     """Value of --rounds: a list, a number, or LOGGED."""
-    out: str
+    target: str
+    """The option with the directory of the trace."""
     keep_ids: Sequence[str]
     join_ids: bool | None
     leaves_times: bool = False
@@ -313,7 +316,7 @@ class _Proposal:
             yield "--leave-out-invalid"
         if self.repeats != "refuse":
             yield from ("--repeats", self.repeats)
-        yield from ("--rounds", self.rounds, f"--out={self.out}")
+        yield from ("--rounds", self.rounds, self.target)
         for each in self.keep_ids:
             yield from ("--keep-id", each)
         if self.join_ids is not None:

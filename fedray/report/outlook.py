@@ -5,9 +5,10 @@ from datetime import date
 
 import numpy as np
 
+from fedray.audit.findings import NOISE_STATEMENTS
 from fedray.audit.live.changes import Change
 from fedray.audit.live.outlook import Night, Outlook, Row, State, StatementAhead
-from fedray.base.rounding import counted, down, fine, given, shown_min_sep, up
+from fedray.base.rounding import counted, down, fine, given, shown_min_sep, shown_noise, up
 from fedray.report.audits import FIGURES_ARE, epsilon_text, findings_table
 from fedray.report.figure import Axis, Figure, Mark, Series
 from fedray.report.page import render_study
@@ -20,20 +21,31 @@ HEADS = {
     State.IN_DANGER: "The claim is in danger: it may not hold after {rounds} under the rules",
     State.LOST: "The claim is lost: the released rounds exceed it already",
 }
+OF_OTHER_NOISE = "The claim is lost: it is about another mechanism or other noise"
 STYLES = {State.KEPT: "holds", State.IN_DANGER: "open", State.LOST: "broken"}
 """Style classes of the page."""
 
 
 def outlook_subject(outlook: Outlook) -> Subject:
-    """Returns the subject of an outlook: the trace of its released rounds."""
-    return replace(audit_subject(outlook.audit), unit="device")
+    """Returns the subject of an outlook: the trace of its released rounds, with the mechanism and
+    the noise with which its figures are computed."""
+    used = outlook.audit.mechanisms[0]
+    noise = used.noise_multiplier
+    setting = f"mechanism {used.title}"
+    if noise is not None:
+        setting += f", noise multiplier {shown_noise(noise)}"
+    return replace(audit_subject(outlook.audit), unit="device", setting=setting)
 
 
 def outlook_headline(outlook: Outlook) -> str:
     """Returns the answer in sentences."""
     rounds = counted(outlook.rounds, "round")
-    text = f"{HEADS[outlook.state].format(rounds=rounds)}. "
     worst = [each for each in outlook.statements if each.state is outlook.state]
+    is_of_noise = all(each.statement in NOISE_STATEMENTS for each in worst)
+    head = HEADS[outlook.state].format(rounds=rounds)
+    if outlook.state is State.LOST and is_of_noise:
+        head = OF_OTHER_NOISE
+    text = f"{head}. "
     if outlook.state is not State.KEPT:
         text += f"{' '.join(_sentence(each, outlook) for each in worst)} "
     if outlook.state is State.IN_DANGER:
@@ -58,6 +70,8 @@ def _sentence(each: StatementAhead, outlook: Outlook) -> str:
     if each.state is State.LOST:
         at = "" if each.lost_at is None else f" after {counted(each.lost_at, 'round')}"
         found = _shown(each.statement, each.spent)
+        if each.statement in NOISE_STATEMENTS:
+            return f"{each.statement} is {found}, not {shown}."
         return f"{each.statement} {shown} was lost{at}; it is {found} now."
     found = "not ensured by a rule"
     if each.forward is not None:
@@ -72,6 +86,8 @@ def _shown(statement: str, value: float | str | None) -> str:
         return value or "-"
     if statement in ("rho", "epsilon"):
         return up(value) if statement == "epsilon" else fine(value)
+    if statement == "noise_multiplier":
+        return shown_noise(value)
     return f"{value:,}" if isinstance(value, int) else down(value)
 
 
@@ -100,8 +116,7 @@ def _rows_table(outlook: Outlook) -> Table:
     if outlook.device is not None:
         who = f"device {outlook.device}, in rounds {_listed(outlook.past)} so far"
     return Table.of(
-        f"Will the claim hold after {counted(outlook.rounds, 'round')}? "
-        f"{outlook.state.capitalize()}",
+        f"The claim is {outlook.state}: figures after {counted(outlook.rounds, 'round')}",
         outlook.rows,
         cells,
         f"Spent: the released {counted(outlook.released, 'round')}. Forward: the most that any "

@@ -361,7 +361,8 @@ class Comparison(DrawnResult):
         spent = ensured or self._epsilons("observed")
         if spent and not self.basis:
             found.append(
-                f"Epsilon differs by more than {EQUAL_PRIVACY:.0%} ({_epsilons_text(spent)}), so "
+                f"Epsilon differs by more than {100 * EQUAL_PRIVACY:g} % "
+                f"({_epsilons_text(spent)}), so "
                 "differences are due to the noise as well; give all runs the same "
                 "privacy.target_epsilon."
             )

@@ -206,12 +206,12 @@ def fit_tables(fit: Fit) -> list[Table]:
     parameters = {
         "parameter": lambda each: each.parameter,
         "best": lambda each: f"{each.best:.3g}",
-        f"{LEVEL:.0%} interval": lambda each: each.text,
+        f"{100 * LEVEL:g} % interval": lambda each: each.text,
         "identified": lambda each: each.identified,
     }
     scatter = (
         f"Profile likelihoods of simulations at {100 * fit.scale:g} % of the size, with an assumed "
-        f"scatter of {TASK_SD:.0%} between runs. "
+        f"scatter of {100 * TASK_SD:g} % between runs. "
         "Where an end is missing, the runs do not refute the values beyond it."
     )
     far = sum(each.misfit > MISFIT for each in fit.runs)

@@ -317,8 +317,8 @@ def _would_not_do(plan: Plan) -> Iterable[str]:
     for one in sorted({each.epsilon for each in none if each.epsilon is not None}):
         changes = " and ".join(names[each.key] for each in none if each.epsilon == one)
         yield (
-            f"Would not do: {changes}. At this noise one participation of {whose} has epsilon "
-            f"{up(one)} with a BLT."
+            f"Changes that are not enough: {changes}. At this noise one participation of {whose} "
+            f"has epsilon {up(one)} with a BLT."
         )
     # Others might do.
     failed = [names[each.key] for each in none if each.epsilon is None]
@@ -539,11 +539,16 @@ def plan_page(plan: Plan, command: str = "", again: Sequence[str] = ()) -> str:
 
 
 def plan_subject(plan: Plan) -> Subject:
-    """Returns the subject of a plan: its population, in the runs of the answer or nearest miss."""
+    """Returns the subject of a plan: its population, in the runs of the answer or nearest miss, and
+    the target if it is that of a person."""
     shown = plan.shown
     runs = "" if shown is None else _runs_of(shown)
     # A plan changes goal, timer and noise itself, so no condition is as written.
-    return replace(scenario_subject(plan.scenario, runs=runs), condition="")
+    of = replace(scenario_subject(plan.scenario, runs=runs), condition="")
+    if plan.target.unit == "device":
+        return of
+    target = f"for epsilon {given(plan.target.epsilon)} of a {plan.judged_unit}"
+    return replace(of, setting=target)
 
 
 def plan_tables(plan: Plan) -> list[Table]:

@@ -216,8 +216,9 @@ def comparison_headline(comparison: PlanComparison) -> str:
     which they differ."""
     said = []
     for each in comparison.plans:
+        target = _target_words(each, comparison.plans)
         if each.epsilon is None or each.days is None:
-            said.append(f"{each.plan}: nothing meets epsilon {each.target_epsilon:g}.")
+            said.append(f"{each.plan}: nothing meets epsilon {target}.")
             continue
         person = ""
         if each.epsilon_of_person is not None:
@@ -225,7 +226,7 @@ def comparison_headline(comparison: PlanComparison) -> str:
             person = f", {epsilon} of a person with {people} devices"
         said.append(
             f"{each.plan}: epsilon {up(each.epsilon)} of a device{person}, for "
-            f"{_target_words(each)}, {_met(each, 'met', 'not met')}."
+            f"{target}, {_met(each, 'met', 'not met')}."
         )
     met = [each for each in comparison.plans if each.is_met]
     if len(met) == 1 < len(comparison.plans):
@@ -249,8 +250,10 @@ def _met(plan: ComparedPlan, met: str, missed: str) -> str:
     return met if is_for_all else f"{met} for a device and missed for a person"
 
 
-def _target_words(plan: ComparedPlan) -> str:
-    return f"{plan.target_epsilon:g}{' of a person' if plan.unit == 'person' else ''}"
+def _target_words(plan: ComparedPlan, plans: Sequence[ComparedPlan]) -> str:
+    """Returns the target of one of some plans, with its unit unless all are of a device."""
+    is_said = any(each.unit == "person" for each in plans)
+    return f"{plan.target_epsilon:g}{f' of a {plan.unit}' if is_said else ''}"
 
 
 def _times_the_noise(plans: Sequence[ComparedPlan]) -> Iterator[str]:
@@ -338,7 +341,7 @@ def comparison_tables(comparison: PlanComparison) -> list[Table]:
     """Returns the plans, a column each, and the settings in which they differ."""
     cells: dict[str, Callable[[ComparedPlan], str]] = {
         "population": lambda each: each.subject.population,
-        "target epsilon": _target_words,
+        "target epsilon": lambda each: _target_words(each, comparison.plans),
         "target": lambda each: _met(each, "met", "missed, nearest miss"),
         "rounds": lambda each: f"{each.rounds:,}",
         "report goal": lambda each: or_dash("{:,}".format, each.report_goal),

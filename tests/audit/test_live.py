@@ -15,6 +15,7 @@ from fedray.mechanisms.band_fhu import BandFHU
 from fedray.mechanisms.registry import Identity
 from fedray.scenario.hold import read_hold
 
+UNTIL_34 = ("--claim", "claim.toml", "--until", "34")
 PATTERNS = [[0, 4, 8], [1, 5], [2], [3, 7], [6], [9, 5]]
 
 
@@ -82,6 +83,8 @@ def test_a_held_device_waits_until_only_its_last_participations_are_left(run) ->
     held = {int(place): int(first[place]) for place in np.flatnonzero(first)}
     assert held[0] == 24
     assert change.held == len(held)
+    assert ("of them for ever" in change.text) == bool(change.never)
+    assert " 0 of them" not in change.text
 
 
 def test_a_claim_without_room_says_that_no_list_can_help(run) -> None:
@@ -136,6 +139,30 @@ def test_a_hold_file_has_the_devices_that_wait(run, tmp_path: Path, fedray_comma
     assert "Will the claim hold" in page.read_text()
 
 
+def test_a_claim_about_another_mechanism_is_not_exceeded_by_rounds(run) -> None:
+    trace = run()
+    claim = Claim(mechanism=BandFHU(bands=8), noise_multiplier=4.5)
+    outlook = look_ahead(audit_trace(trace, claim=claim), 20)
+    assert outlook.state is State.LOST
+    said = outlook.headline
+    assert said.startswith("The claim is lost: it is about another mechanism or other noise. ")
+    assert "mechanism is identity, not band-fhu. noise_multiplier is 3, not 4.5. " in said
+    assert "exceed" not in said
+    # With a limit that the rounds exceed, both are said.
+    exceeded = look_ahead(audit_trace(trace, claim=claim.model_copy(update={"min_sep": 5})), 20)
+    assert "the released rounds exceed it already" in exceeded.headline
+
+
+def test_figures_of_rounds_to_come_name_mechanism_and_noise(run) -> None:
+    outlook = look_ahead(audited(run(), rho=2.5 / 18), 20)
+    named = "mechanism identity, noise multiplier 3"
+    assert outlook.to_json()["of"]["setting"].startswith(named)
+    assert all(named in each.caption for each in outlook.figures())
+    caption = outlook.tables()[0].caption
+    assert caption.startswith("The claim is lost: figures after 20 rounds, of ")
+    assert named in caption
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -143,6 +170,9 @@ def test_a_hold_file_has_the_devices_that_wait(run, tmp_path: Path, fedray_comma
         (("--claim", "claim.toml", "--hold", "a.csv"), "give --until ROUNDS too"),
         (("--claim", "claim.toml", "--until", "3"), "must be at least the 10"),
         (("--claim", "claim.toml", "--until", "34", "--slowest", "0"), "must be a positive"),
+        ((*UNTIL_34, "--gauges", "fedray.txt"), "--gauges='fedray.txt' must end with .prom"),
+        ((*UNTIL_34, "--hold", "hold.txt"), "--hold='hold.txt' must end with .csv or .parquet"),
+        ((*UNTIL_34, "--hold", "hold"), "must end with .csv or .parquet"),
         (("--claim", "frontier.toml", "--until", "34"), "is not judged for rounds to come"),
     ],
 )

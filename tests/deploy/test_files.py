@@ -107,6 +107,9 @@ def test_the_nightly_job_has_only_known_keys_and_runs_the_line_of_cron_once() ->
     assert container["command"] == ["sh", "-c"]
     shown = (ROOT / "docs" / "live.md").read_text(encoding="utf-8")
     assert f"cd /srv/live && {container['args'][0]}\n" in shown
+    for option in ("--in-force in-force.toml", "--rounds logged"):
+        assert option in shown.partition("## Every night")[2].partition("### The history")[0]
+        assert option in (ROOT / "deploy" / "cronjob.yaml").read_text(encoding="utf-8")
     assert container["workingDir"] == container["volumeMounts"][0]["mountPath"]
     (volume,) = pod["volumes"]
     claim = documents()[1]["metadata"]["name"]

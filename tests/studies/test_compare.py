@@ -94,7 +94,7 @@ def test_unequal_epsilon_is_warned_of_and_equal_epsilon_is_in_the_answer(trace, 
     found = fedray.compare_runs([first, other], trace)
     assert found.basis == ""
     assert re.match(
-        r"Epsilon differs by more than 1% \(blt [\d.]+, tree [\d.]+\)", found.warnings[0]
+        r"Epsilon differs by more than 1 % \(blt [\d.]+, tree [\d.]+\)", found.warnings[0]
     )
     assert "epsilon" not in found.answer
     blt = found.groups[0].epsilon["observed"]

@@ -535,6 +535,8 @@ def test_a_target_of_a_person_judges_persons_in_every_figure(small, monkeypatch)
         person, device = (float(row[each]) for each in columns)
         assert device < person <= 0.1
     assert "A plan for epsilon 0.1 of a person with up to 3 devices: not met" in plan_page(failed)
+    captions = [each.caption for each in (*failed.tables(), *failed.figures())]
+    assert all("for epsilon 0.1 of a person with up to 3 devices" in each for each in captions)
     # Just that noise meets the target, and its plan is that of a person too.
     z = by_key[PERSON].noise_multiplier
     plan = make_plan(owners, replace(target, noise_per_report=z / 20), [1.0], 2, 1.0, HERE)
@@ -1238,7 +1240,7 @@ def test_a_plan_that_fails_says_what_would_not_do(small, monkeypatch) -> None:
     plan = make_plan(small("rounds.count=400"), target, [12.0], 2, 1.0, HERE)
     keys = {each.key for each in plan.remedies if not each.is_found}
     assert keys == {"population.devices", "participation.timer_hours", TRADE}
-    said = "Would not do: a longer timer and more devices at this goal. At this noise one participation of a device has epsilon"
+    said = "Changes that are not enough: a longer timer and more devices at this goal. At this noise one participation of a device has epsilon"
     assert said in plan.tables()[0].notes[0]
     target = replace(target, noise_per_report=0.005)
     plan = make_plan(small("rounds.count=400"), target, [12.0], 2, 1.0, HERE)

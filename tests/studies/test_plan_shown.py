@@ -303,6 +303,12 @@ def test_plans_for_a_person_are_compared_by_the_epsilon_of_a_person(small, tmp_p
     assert "met for a device" not in found.headline
     assert "for 3 of a person, met." in found.headline
     assert "3 of a person" in {cell for row in found.tables()[0].rows for cell in row}
+    of_device = replace(one, target=replace(TARGET, unit="device"))
+    mixed = [written(plan, tmp_path / name) for plan, name in ((of_device, "c"), (plans[0], "d"))]
+    mixed = compare_plans(mixed)
+    cells = {cell for row in mixed.tables()[0].rows for cell in row}
+    assert {"3 of a device", "3 of a person"} <= cells
+    assert "for 3 of a device, met" in mixed.headline
     # A reader of the comparison on a phone sees no heading that is empty.
     assert 'data-label=""' not in found.page()
 

@@ -395,11 +395,15 @@ def test_a_trace_that_kept_no_rows_cannot_be_appended_to(tmp_path: Path) -> None
         append_log(tmp_path / "log", tmp_path / "trace", **TEXTS)
 
 
-def test_the_first_append_needs_the_columns(tmp_path: Path) -> None:
+def test_the_first_append_needs_the_columns(tmp_path: Path, fedray_command) -> None:
     write_day(tmp_path / "log", 1, "a,0\nb,1\n")
-    with pytest.raises(InputError, match="device_column=None is needed for the first import"):
+    with pytest.raises(InputError, match="`device_column=NAME` is needed for the first import"):
         append_log(tmp_path / "log", tmp_path / "trace", renumber=True)
     assert not (tmp_path / "trace").exists()
+    options = ("--append", str(tmp_path / "trace"), "--rounds", "logged")
+    code, _, said = fedray_command("import", str(tmp_path / "log"), *options)
+    assert code == 2
+    assert "--column device=NAME` is needed for the first import" in said
 
 
 def test_new_columns_are_compared_in_old_rows_too(tmp_path: Path) -> None:

@@ -68,6 +68,26 @@ def test_the_proposed_command_imports_the_log(fedray_command, tmp_path: Path, mo
     assert Path("log-trace/run.json").is_file()
 
 
+def test_beside_append_the_proposed_command_appends(
+    fedray_command, tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("log").mkdir()
+    Path("log/1.csv").write_text("device,round\na,0\nb,1\n")
+    code, out, _ = fedray_command("import", "log", "--inspect", "--append", "live")
+    assert code == 0
+    command = shlex.split(out.splitlines()[-1].removeprefix("next "))
+    assert "--append=live" in command
+    assert not any(each.startswith("--out") for each in command)
+    # The first time it makes the trace, and then adds to it.
+    assert fedray_command(*command[1:])[0] == 0
+    Path("log/2.csv").write_text("device,round\na,2\n")
+    assert fedray_command(*command[1:])[0] == 0
+    refused = fedray_command("import", "log", "--inspect", "--append", "live", "--out", "other")
+    assert refused[0] == 2
+    assert "--append and --out both name the trace" in refused[2]
+
+
 @pytest.mark.parametrize(
     ("rows", "options"),
     [

@@ -272,10 +272,9 @@ def _said(change: Change) -> str:
         parts.append(f"a timer of {change.timer_hours:g} h from now on")
     if change.held is not None:
         share = up(100.0 * (change.share_held or 0.0), 2)
-        parts.append(
-            f"{counted(change.held, 'device')} must wait, {change.never or 0:,} of them for ever "
-            f"({share} % of those seen)"
-        )
+        never = f", {change.never:,} of them for ever" if change.never else ""
+        devices = counted(change.held, "device")
+        parts.append(f"{devices} must wait{never} ({share} % of those seen)")
     text = "; ".join(parts)
     return f"{text[:1].upper()}{text[1:]}"
 

@@ -29,7 +29,7 @@ def forecast_headline(found: Forecast) -> str:
     b, k = found.row("min-sep").end, found.row("max participations").end
     said = (
         f"After {found.planned_rounds:,} rounds min-sep will be {b.low:,.0f} to {b.high:,.0f} and "
-        f"the most participations {k.low:,.0f} to {k.high:,.0f} ({LEVEL:.0%} intervals)."
+        f"the most participations {k.low:,.0f} to {k.high:,.0f} ({100 * LEVEL:g} % intervals)."
     )
     for each in found.breaks:
         when = "" if each.day is None else f", about day {each.day.median:.0f}"

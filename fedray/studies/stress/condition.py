@@ -33,6 +33,8 @@ from fedray.studies.stress.outcome import (
 _SHORT = "This rests on"
 MOST_ESTIMATES = 5
 """Estimates that a sentence names one by one."""
+LEAST_DIFFERENCE = 0.0005
+"""Least relative difference of two errors that orders them: smaller ones are within rounding."""
 ALONE = "No device took part twice, which is no evidence for a longer run."
 
 
@@ -356,8 +358,7 @@ def order_of_kinds(errors: Mapping[str, Mapping[str, float]], target: float) -> 
             if first not in own or second not in own:
                 continue
             low, high = sorted((first, second), key=own.__getitem__)
-            # A difference that the table does not show is none.
-            if significant(own[low]) != significant(own[high]):
+            if own[high] > (1 + LEAST_DIFFERENCE) * own[low]:
                 better.setdefault(low, []).append(estimate)
         if len(better) > 1:
             parts = []
