@@ -355,12 +355,14 @@ class ModuleTask:
                 )
         weights = torch.ones(inputs.shape[:2], device=inputs.device)
         loss, accuracy, *_ = self._names
-        found = {name: zip(*scores, strict=True) for name, scores in others.items()}
-        return {
+        found: Measures = {
             loss: (torch.stack(losses), weights),
             accuracy: (torch.stack(accuracies).view_as(weights), weights),
-            **{name: tuple(map(torch.stack, parts)) for name, parts in found.items()},
         }
+        for name, scores in others.items():
+            numerators, of_examples = zip(*scores, strict=True)
+            found[name] = torch.stack(numerators), torch.stack(of_examples)
+        return found
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:

@@ -182,8 +182,10 @@ def _rules(
     found = list(_least_rules(endangered.under, ahead, rules, slowest_hours))
     for rule in found:
         yield _verified(ahead, _with(rules, rule), rule, None)
-    missing = [kind for kind in ("separation", "cap") if (kind,) not in {e.kinds for e in found}]
-    for kind in missing:
+    sorts: tuple[Kind, ...] = ("separation", "cap")
+    for kind in sorts:
+        if (kind,) in {each.kinds for each in found}:
+            continue
         text = (
             f"No {kind} can help without a list: the released rounds of some devices cost too much"
         )

@@ -82,7 +82,7 @@ class Devices:
         count = min(MOST_FITTED, patterns.counts.size)
         chosen = rng.choice(patterns.counts.size, count, replace=False)
         self._grid, scores = self._fitted(chosen)
-        self._weights = np.exp(scores - logsumexp(scores))
+        self._weights: Float64Array = np.exp(scores - np.asarray(logsumexp(scores)))
 
     def opening(self, rng: np.random.Generator) -> float:
         """Returns the seconds from the start of a round of a device to the first round that it
