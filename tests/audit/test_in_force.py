@@ -114,7 +114,7 @@ def test_rules_of_a_simulated_trace_are_those_of_its_scenario(
     code, out, _ = fedray_command(
         "audit", str(audit.path), "--claim", str(claim), "--until", str(PLANNED)
     )
-    assert (code, "Kept" in out) == (0, True)
+    assert (code, "The claim is kept" in out) == (0, True)
     broken = [[0, 4, 8, 13], *PATTERNS[1:], [10], [11], [12]]
     found = look_ahead(audit_trace(trace_of(broken, 14, held), claim=CLAIM), PLANNED)
     assert found.state is State.IN_DANGER
