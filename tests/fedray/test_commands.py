@@ -43,7 +43,11 @@ def test_every_command_refuses_an_option_that_it_does_not_have(
     ("option", "expected"),
     [
         ("--rounds", "a scenario's key is given by --set rounds.count=VALUE\n"),
-        ("--timer-hours", "a scenario's key is given by --set participation.timer_hours=VALUE\n"),
+        (
+            "--timer-hours",
+            "a scenario's key is given by --set participation.timer_hours=VALUE or --set "
+            "participation.later.timer_hours=VALUE\n",
+        ),
         ("--delta", "--set privacy.stop_at.delta=VALUE or --set analytics.delta=VALUE\n"),
         ("--kind", "No such option: --kind"),  # too many tables have one
     ],
