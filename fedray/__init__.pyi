@@ -26,6 +26,7 @@ from fedray.base.result import Drawing as Drawing
 from fedray.base.result import DrawnResult as DrawnResult
 from fedray.clients.tasks.check import check_task as check_task
 from fedray.clients.tasks.load import load_model as load_model
+from fedray.imports.appended import ImportOptions as ImportOptions
 from fedray.imports.appended import append_log as append_log
 from fedray.imports.importer import import_log as import_log
 from fedray.imports.log_records import RecordColumns as RecordColumns

@@ -44,6 +44,8 @@ from fedray.trace.imported import ImportedTrace, file_digest
 from fedray.trace.provenance import package_versions
 from fedray.trace.writer import TraceWriter
 
+__all__ = ["ImportOptions", "append_log"]
+
 ROWS, STATE = "rows", "state.json"
 _SETTINGS = ("log", "out", "memory_mebibytes", "on_progress")
 """Arguments of an import that later appends may give other values."""

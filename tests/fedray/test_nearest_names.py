@@ -13,7 +13,7 @@ from fedray.base.nearest import did_you_mean, nearest_first
     ("typed", "expected"),
     [
         (("audt", "trace"), "'audt'. Did you mean 'audit'"),
-        (("audit", "trace", "--pge", "x.html"), "--pge (Possible options: --page)"),
+        (("audit", "trace", "--pge", "x.html"), "--pge (Possible options: --gauges, --page)"),
         (("audit", "trace", "--verfy"), "--verify"),
         (("reproduce", "gbord"), "unknown reproduction 'gbord'; did you mean 'gboard'?"),
         (("reproduce", "gboard", "--row", "en-GB"), "--rows"),

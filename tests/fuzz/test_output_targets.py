@@ -61,6 +61,11 @@ NOT_RUN = {
     "fit-log --out": "fits for long; `write_output`, as all others",
     "fit-log --page": "the same",
     "fit-min-sep --runs": "an input",
+    "audit --gauges": "`write_output`, as all others; tested with --until",
+    "audit --history": "extended, and tested with --until",
+    "audit --hold": "the same",
+    "forecast --page": "takes long; as compare's",
+    "forecast --scenario": "an input",
     "stress --page": "takes long; as compare's",
 }
 """Options with a file that no case has, and why."""

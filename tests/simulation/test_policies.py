@@ -350,7 +350,7 @@ def test_the_trace_is_the_same_for_any_shards_and_after_a_resume(
         ({"policies": [SWOR], "timer_violators": 0.1}, "timer_violators=0.1: policies do not"),
         ({"history_loss": "corrupted"}, "no history is lost without history_loss_per_day"),
         ({"policies": [{"kind": "min_sep", "minimum_separation": 3}]}, "counts is missing"),
-        ({"policies": [{"kind": "swr"}]}, "is not one of timer, swor, min_sep, data_available"),
+        ({"policies": [{"kind": "swr"}]}, "is not one of timer, swor, min_sep, most_per"),
         ({"policies": [{}]}, "kind is missing"),
     ],
 )
