@@ -286,7 +286,7 @@ def test_rows_that_are_left_out_are_counted_and_named(tmp_path: Path, fedray_com
     assert isinstance(trace, ImportedTrace)
     assert trace.incompleteness
     assert trace.incompleteness.endswith(
-        "no claim about this trace can be confirmed: 1 row without a device; 2 rows with a negative round."
+        "no claim about this trace can be confirmed: 2 rows with a negative round; 1 row without a device."
     )
     assert trace.incompleteness in [it.text for it in assumptions_of_import(trace)]
     code, stdout, _ = fedray_command(
