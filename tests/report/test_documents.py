@@ -205,8 +205,9 @@ def test_documents_of_rounds_to_come_match_their_types(
     text = 'mechanism = "identity"\nnoise_multiplier = 3.0\n'
     Path(claim).write_text(f"{text}rho = 0.17\n")
     at = ("audit", path, "--claim", claim, "--until", "20", "--slowest", "0.03", "--json")
-    files = ("--hold", "hold.csv"), ("--page", "page.html"), ("--figures", "figures")
-    options = [part for name, file in files for part in (name, str(tmp_path / file))]
+    files = {"hold": "hold.csv", "page": "page.html", "figures": "figures"}
+    files |= {"history": "nights.jsonl", "gauges": "claim.prom"}
+    options = [part for name, file in files.items() for part in (f"--{name}", str(tmp_path / file))]
     examples = [printed(fedray_command, *at, *options)]
     # Noise may keep a claim that no list can keep, and other statements have other figures.
     Path(claim).write_text(f"{text}rho = 0.05\nmin_sep = 1\n")
@@ -338,7 +339,8 @@ def test_documents_of_mechanisms_match_their_types(
     rows = [replace(row, seed=1, what_if=key) for row in result.rows for key in (None, "seed=2")]
     changes = {"rows": tuple(rows), "overrides": ("seed=2",), "shared_rows": tuple(rows)}
     simulated = replace(result, **changes).to_json()
-    of_runs = {"conditions": [{"of": {"setting": "60 rounds"}}]}
+    of_trace = {"setting": "60 rounds", "trace": "0123456789ab"}
+    of_runs = {"conditions": [{"of": of_trace}], "left_out": {"tree": "has restarts"}}
     check("fedray stress", settings, simulated, {"comparison": {}}, of_runs)
 
 

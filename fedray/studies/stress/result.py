@@ -2,10 +2,10 @@
 and the verdict in sentences."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import pyarrow as pa
 
@@ -63,7 +63,7 @@ class StressResult(DrawnResult):
     shared_rows: NotInJson[tuple[StressRow, ...]] = ()
     """Rows of the estimates that are judged under all conditions; empty with one condition."""
 
-    left_out: IfAny[dict[str, str]] = None
+    left_out: IfAny[Mapping[Annotated[str, "mechanism"], str]] = None
     """Reason for each mechanism whose noise devices cannot add, by its name; absent without any."""
 
     def __repr__(self) -> str:
