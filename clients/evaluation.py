@@ -135,9 +135,9 @@ def _measure(
     while True:
         try:
             with torch.no_grad():
+                pieces = zip(*(part.split(at_once, dim=1) for part in batch.values()), strict=True)
                 parts = [
-                    task.measure(start, {name: part[:, some] for name, part in batch.items()})
-                    for some in _slices(count, at_once)
+                    task.measure(start, dict(zip(batch, each, strict=True))) for each in pieces
                 ]
             break
         except torch.OutOfMemoryError:
@@ -154,10 +154,6 @@ def _measure(
         )
         for name in parts[0]
     }, at_once
-
-
-def _slices(count: int, size: int) -> Iterator[slice]:
-    return (slice(start, start + size) for start in range(0, count, size))
 
 
 def _batches(lengths: Integers) -> Iterator[Integers]:

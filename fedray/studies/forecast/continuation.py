@@ -106,7 +106,7 @@ def _take_part(
         waited = 0
         while taken < sizes[t]:
             if tries % 1024 == 0:
-                hour = int(start % 86400.0 // 3600.0)
+                hour = int(start % DAY // 3600.0)
                 total = 0.0
                 for g in range(groups):
                     total += rates[g, hour] * (edges[g + 1] - edges[g])

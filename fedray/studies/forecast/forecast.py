@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache
 from pathlib import Path
 from typing import ClassVar
 
@@ -11,13 +11,12 @@ import numpy as np
 from fedray.audit.claims import Claim
 from fedray.audit.guarantees import Limits, of_limits
 from fedray.audit.noise import ServerNoise
-from fedray.base.arrays import Float64Array, Int64Array
+from fedray.base.arrays import BoolArray, Float64Array, Int64Array
 from fedray.base.document import Document, IfAny, InJson, NotInJson
 from fedray.base.errors import InputError
 from fedray.base.result import DrawnResult
 from fedray.base.rng import Stream, stream_generator
 from fedray.mechanisms.participation import MinSep
-from fedray.mechanisms.strategy import Strategy
 from fedray.report.subject import Subject
 from fedray.report.subjects import trace_subject
 from fedray.runs.learning import scenario_of
@@ -266,28 +265,43 @@ def _breaks(claim: Claim | None, history: History, paths: list[Continued]) -> tu
     """Returns when the claimed min-sep and participations break, in each continuation."""
     if claim is None:
         return ()
+    past, b, k = history.patterns, claim.min_sep, claim.max_participations
     found = []
-    of_past = history.patterns
-    for name, claimed, now, of in (
-        ("min-sep", claim.min_sep, of_past.min_sep, lambda e: e.min_seps < claim.min_sep),
-        (
-            *("participations", claim.max_participations, of_past.max_participations),
-            lambda e: e.most > claim.max_participations,
-        ),
-    ):
-        if claimed is None:
-            continue
-        is_min_sep = name == "min-sep"
-        words = f"{name} {'>=' if is_min_sep else '<='} {claimed:,}"
-        if now < claimed if is_min_sep else now > claimed:
-            today = Interval(history.days, history.days, history.days)
-            found.append(Break(f"{words}, broken already", 1.0, today))
-            continue
-        broken = [(each.starts, of(each)) for each in paths]
-        days = [(s[np.argmax(is_)] - history.starts[0]) / DAY for s, is_ in broken if is_.any()]
-        day = Interval.of(np.array(days)) if days else None
-        found.append(Break(words, len(days) / len(paths), day))
+    if b is not None:
+        broken = [each.min_seps < b for each in paths]
+        found.append(_break(f"min-sep >= {b:,}", past.min_sep < b, broken, history, paths))
+    if k is not None:
+        broken = [each.most > k for each in paths]
+        is_over = past.max_participations > k
+        found.append(_break(f"participations <= {k:,}", is_over, broken, history, paths))
     return tuple(found)
+
+
+def _break(
+    words: str,
+    is_over: bool,
+    broken: list[BoolArray],
+    history: History,
+    paths: list[Continued],
+) -> Break:
+    """Returns when a claimed limit breaks.
+
+    Args:
+        words: the limit.
+        is_over: whether the observed rounds have broken it.
+        broken: whether each continuation has broken it after each of its rounds, [f] each.
+        history: the observed rounds.
+        paths: the continuations.
+    """
+    if is_over:
+        today = Interval(history.days, history.days, history.days)
+        return Break(f"{words}, broken already", 1.0, today)
+    days = [
+        (each.starts[np.argmax(over)] - history.starts[0]) / DAY
+        for each, over in zip(paths, broken, strict=True)
+        if over.any()
+    ]
+    return Break(words, len(days) / len(paths), Interval.of(np.array(days)) if days else None)
 
 
 def _epsilon(
@@ -297,19 +311,15 @@ def _epsilon(
     if claim is not None and claim.trust is None:
         given = claim.mechanism, claim.noise_multiplier, claim.delta
     elif scenario is not None and scenario.privacy.strategy is not None:
-        given = (
-            *(scenario.privacy.strategy, scenario.privacy.noise_multiplier),
-            scenario.privacy.delta,
-        )
+        privacy = scenario.privacy
+        given = scenario.privacy.strategy, privacy.noise_multiplier, privacy.delta
     else:
         return None
-    known: dict[MinSep, float | None] = {}
+    strategy, noise_multiplier, delta = given
 
-    def epsilon(limits: MinSep, strategy: Strategy, noise: float, delta: float) -> float | None:
-        if limits not in known:
-            of = Limits(limits, "forecast")
-            found = of_limits("observed", of, strategy, ServerNoise(noise, None), delta, False)
-            known[limits] = found.epsilon
-        return known[limits]
+    @cache
+    def epsilon(limits: MinSep) -> float | None:
+        of, noise = Limits(limits, "forecast"), ServerNoise(noise_multiplier, None)
+        return of_limits("observed", of, strategy, noise, delta, False).epsilon
 
-    return partial(epsilon, strategy=given[0], noise=given[1], delta=given[2])
+    return epsilon

@@ -7,7 +7,7 @@ import numpy as np
 
 from fedray.audit.guarantees import round_times
 from fedray.audit.participation import Patterns, read_patterns
-from fedray.audit.rules import Rule, rules_of
+from fedray.audit.rules import Rule, rules_of, strictest
 from fedray.audit.waits import waits_between
 from fedray.base.arrays import Float64Array, Int64Array
 from fedray.base.errors import InputError
@@ -108,9 +108,7 @@ def history_of(
     starts = np.maximum.accumulate(times[0])
     if scenario is not None:
         rules = _continued_rules(scenario.participation)
-        seconds = max((each.seconds for each in rules), default=0.0)
-        separation = max((each.separation for each in rules), default=0)
-        most = min((each.most for each in rules if each.most is not None), default=None)
+        seconds, separation, most = strictest(rules)
         return History(starts, patterns, Ruling(seconds, "the scenario", separation, most))
     if timer_hours is not None:
         return History(starts, patterns, Ruling(3600.0 * timer_hours, "the claim"))

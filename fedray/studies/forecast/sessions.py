@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedray.base.arrays import Float64Array, Int64Array
+from fedray.studies.forecast.history import DAY
 
-DAY = 86_400.0
 LEAST_STARTS = 20
 """Least number of recent starts from which a stop is looked for."""
 LEAST_SESSIONS = 4
