@@ -153,10 +153,3 @@ def least_noise_growth(
     """Returns the least factor on the noise from now on that keeps a sensitivity, as
     `fedray.mechanisms.continuation.least_growth` does."""
     return least_growth(strategy, _Pasts(patterns), future, limit)
-
-
-def spent_sensitivity(strategy: Strategy, patterns: Patterns) -> Continued:
-    """Returns the largest sensitivity over the released rounds only: the future has no round."""
-    n = patterns.committed_rounds
-    following = np.arange(1, n + 1)
-    return forward_sensitivity(strategy, patterns, Future(n, n, following))

@@ -101,27 +101,16 @@ def train(
     trust_code: bool = False,
     ensured: Mapping[str, Any] | None = None,
 ) -> TrainedRun:
-    """Trains a model on the participations of a trace.
-
-    The model is a function of the trace and of the scenario's tables `data`, `training` and
-    `privacy`.
+    """Trains as `fedray.runs.pipeline.train` does, without checking a claim.
 
     Args:
-        trace: trace of `simulate`; the devices of a log have no data.
-        scenario: source of data, training and mechanism; by default the trace's own. Its other
-            tables must equal the trace's.
-        placement: workers and cluster, which only affect the duration, except that a GPU for the
-            aggregator changes its noise.
-        out: a new directory; by default one under runs/.
-        on_progress: function that is called with the progress after every round.
-        is_resumed: whether to continue from the last checkpoint of a training with this `out`.
-        trust_code: whether the code of a custom task that came with the trace may be run.
+        trace, scenario, placement, out, on_progress, is_resumed, trust_code: as there.
         ensured: claim that the training ensures (`Claim.to_document`), for its record; the caller
             has checked it.
 
     Raises:
-        InputError: the scenario has another population, its noise does not fit the scale of its
-            trust, `out` cannot be used, or the code is not trusted.
+        InputError: the scenario has another population, `out` cannot be used, or the code is not
+            trusted.
         CheckpointError: `out` has no unfinished training of this scenario.
         AggregatorLost, TrainerLost: a worker was lost too often.
     """

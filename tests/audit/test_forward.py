@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedray.audit.forward import forward_sensitivity, least_noise_growth, spent_sensitivity
+from fedray.audit.forward import forward_sensitivity, least_noise_growth
 from fedray.audit.participation import Patterns
 from fedray.audit.sensitivity import trace_sensitivity
 from fedray.mechanisms.band_fhu import BandFHU
@@ -24,7 +24,8 @@ def patterns(weights: bool = False) -> Patterns:
 
 @pytest.mark.parametrize("strategy", [BandFHU(bands=4), Tree()])
 def test_spent_is_the_sensitivity_of_the_trace(strategy: BandFHU | Tree) -> None:
-    spent = spent_sensitivity(strategy, patterns())
+    # No round is left.
+    spent = forward_sensitivity(strategy, patterns(), Future(5, 5, np.arange(1, 6)))
     assert spent.value == pytest.approx(trace_sensitivity(strategy, patterns()).value)
     assert (spent.place, spent.past, spent.future) == (2, (1, 2, 3), ())
 
