@@ -149,6 +149,14 @@ class MinSepPolicy(PolicyTable):
         return {"rounds": f"{separation} of participation.policies"}
 
 
+def check_one_period(hours: float | None, period: str | None) -> None:
+    """Raises ValueError unless a limit within a period has either hours or a kind of period."""
+    if (hours is None) == (period is None):
+        raise ValueError(
+            "most_per_period needs either hours or period='local_day'; give one of the two"
+        )
+
+
 class MostPerPeriodPolicy(PolicyTable):
     """A device takes part at most so often within some hours, or on a calendar day of its own.
 
@@ -193,10 +201,7 @@ class MostPerPeriodPolicy(PolicyTable):
 
     @model_validator(mode="after")
     def _has_one_period(self) -> Self:
-        if (self.hours is None) == (self.period is None):
-            raise ValueError(
-                "most_per_period needs either hours or period='local_day'; give one of the two"
-            )
+        check_one_period(self.hours, self.period)
         return self
 
 
@@ -354,6 +359,13 @@ class Participation(Table):
         """Returns the separation that holds for a round."""
         is_later = self.later is not None and round_index >= self.from_round
         return self.most_separation if is_later else self.separation
+
+    @property
+    def with_later(self) -> Self:
+        """The table as it is from the round `from_round` on: later rules take the place of the
+        others."""
+        changed = {} if self.later is None else self.later.model_dump(exclude_none=True)
+        return self.model_copy(update={**changed, "later": None})
 
     @property
     def most_separation(self) -> int:

@@ -28,9 +28,8 @@ def later_policies_of(scenario: Scenario) -> Policies | None:
     table = scenario.participation
     if table.later is None:
         return None
-    changed = table.later.model_dump(exclude_none=True)
-    extra = 3600.0 * (changed.get("timer_hours", table.timer_hours) - table.timer_hours)
-    return _joined(scenario, table.model_copy(update={**changed, "later": None}), extra)
+    extra = 3600.0 * (table.with_later.timer_hours - table.timer_hours)
+    return _joined(scenario, table.with_later, extra)
 
 
 def _joined(scenario: Scenario, table: Participation, extra_seconds: float = 0.0) -> Policies:

@@ -24,6 +24,7 @@ from fedray.base.errors import InputError
 from fedray.base.rounding import counted
 from fedray.base.table import Positive, Table
 from fedray.scenario import Scenario
+from fedray.scenario.participation import check_one_period
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
 
@@ -45,10 +46,7 @@ class MostPerPeriod(Table):
 
     @model_validator(mode="after")
     def _has_one_period(self) -> Self:
-        if (self.hours is None) == (self.period is None):
-            raise ValueError(
-                "most_per_period needs either hours or period='local_day'; give one of the two"
-            )
+        check_one_period(self.hours, self.period)
         return self
 
     @property
