@@ -17,7 +17,7 @@ from fedray.audit.forward import Period, future_of, largest_permitted
 from fedray.audit.members import are_members
 from fedray.audit.noise import DeviceNoise, Noise, changed_rounds, most_changed, released
 from fedray.audit.participation import Patterns
-from fedray.audit.rules import ROUND_TIMES, Rule, are_periods_kept, rules_of
+from fedray.audit.rules import ROUND_TIMES, Rule, are_periods_kept, rules_of, strictest
 from fedray.audit.schedule import following_rounds
 from fedray.audit.sensitivity import TraceSensitivity
 from fedray.audit.waits import waits_between
@@ -468,10 +468,7 @@ def _limits_of_run(
         is_from_report = all(rule.is_from_report for rule in waiting)
         staleness = 0 if is_from_report else scenario.rounds.max_staleness
         times = opened[np.maximum(np.arange(n) - staleness, 0)], closed
-    most = min((rule.most for rule in rules if rule.most is not None), default=None)
-    seconds = max((rule.seconds for rule in rules), default=0.0)
-    separation = max((rule.separation for rule in rules), default=0)
-    permitted = future_of(*times, seconds, separation, most, _periods_of(rules, scenario))
+    permitted = future_of(*times, *strictest(rules), _periods_of(rules, scenario))
     assumptions = [
         "The times of the rounds are as recorded, and do not depend on what a single device holds."
     ]
@@ -515,9 +512,8 @@ def _limits_of_uploads(scenario: Scenario, opened: Float64Array) -> Limits:
     min_sep = uploads.groups
     in_force = rules_of(scenario.participation)
     rules = [rule for rule in in_force if not rule.unkept]
-    seconds = max((rule.seconds for rule in rules), default=0.0)
+    seconds, _, most = strictest(rules)
     following = following_rounds(opened, uploads.seconds, seconds, min_sep, uploads.keeps_groups)
-    most = min((rule.most for rule in rules if rule.most is not None), default=None)
     if most is not None:
         # The fullest window counts, because the cap must hold in each.
         rounds_of_window = int(np.unique(opened, return_counts=True)[1].max(initial=0))

@@ -5,7 +5,7 @@ because they ignore it, because their clocks are wrong, or because they lose the
 rests on.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,12 +92,32 @@ def rules_of(given: Participation) -> list[Rule]:
     timer_first = sorted(tables, key=lambda each: each.kind != "timer")
     rules = [rule for each in timer_first for rule in POLICY_RULES[each.kind](each, given, lost)]
     if given.round_separation > 0:
-        name = f"a separation of {counted(given.round_separation, 'round')}"
+        name = separation_name(given.round_separation)
         rules.append(Rule(name=name, unkept=lost, separation=given.round_separation))
     if given.max_participations is not None:
-        name = f"at most {counted(given.max_participations, 'participation')} of a device"
+        name = cap_name(given.max_participations)
         rules.append(Rule(name=name, unkept=lost, most=given.max_participations))
     return rules
+
+
+def separation_name(rounds: int) -> str:
+    """Returns a least separation in words."""
+    return f"a separation of {counted(rounds, 'round')}"
+
+
+def cap_name(most: int) -> str:
+    """Returns a largest number of participations in words."""
+    return f"at most {counted(most, 'participation')} of a device"
+
+
+def strictest(rules: Sequence[Rule]) -> tuple[float, int, int | None]:
+    """Returns the longest wait in seconds, the largest separation, and the least cap of some rules
+    that devices keep: 0, 0 and None without one. Limits within a period are left out."""
+    return (
+        max((rule.seconds for rule in rules), default=0.0),
+        max((rule.separation for rule in rules), default=0),
+        min((rule.most for rule in rules if rule.most is not None), default=None),
+    )
 
 
 def _timer(policy: TimerPolicy, given: Participation, lost: str) -> Iterator[Rule]:

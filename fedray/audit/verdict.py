@@ -26,7 +26,7 @@ from fedray.audit.noise import ServerNoise, released
 from fedray.audit.participation import Patterns
 from fedray.audit.persons import owner_text
 from fedray.audit.questions import AnswerPrivacy, vocabulary_cost
-from fedray.audit.rules import rules_of
+from fedray.audit.rules import rules_of, strictest
 from fedray.audit.sensitivity import trace_sensitivity
 from fedray.audit.statements.frontier import tightened
 from fedray.base.errors import shown
@@ -393,12 +393,11 @@ def _days_that_do(audit: Audit) -> float | None:
     scenario, took = audit.scenario, audit.days
     assert scenario is not None
     rules = [each for each in rules_of(scenario.participation) if not each.unkept]
-    wait = max((each.seconds for each in rules), default=0.0)
+    wait, separation, cap = strictest(rules)
     if not wait or took is None or scenario.rounds.mode != "on-device":
         return None
     days = math.ceil(10.0 * MORE_DAYS * took) / 10.0
-    separation = max((each.separation for each in rules), default=0)
-    permitted = [each.most for each in rules if each.most is not None]
+    permitted = [] if cap is None else [cap]
     permitted.append(most_of_device(scenario.rounds.count, max(1, separation)))
     permitted.append(_most_within(scenario.rounds.max_days, wait))
     return days if _most_within(days, wait) < min(permitted) else None

@@ -35,7 +35,7 @@ import pyarrow as pa
 from fedray.audit.calibration import check_only_models
 from fedray.audit.guarantees import fitting
 from fedray.audit.noise import PlannedNoise, PlannedRelease
-from fedray.audit.rules import rules_of
+from fedray.audit.rules import rules_of, strictest
 from fedray.base.document import InJson, Keys, NotInJson
 from fedray.base.errors import InputError, Unsustainable
 from fedray.base.kept import cache_folder
@@ -1399,9 +1399,10 @@ def limits_of_runs(
     min_sep = max(1, math.floor(min(predicted, known.min())))
     # Limits that the rules ensure anyway need no plan.
     kept = [each for each in rules_of(rules) if not each.unkept] if rules is not None else []
-    min_sep = max([min_sep, *(each.separation for each in kept)])
-    caps = [each.most for each in kept if each.most is not None]
-    most = min([most_of_device(rounds, min_sep), *caps])
+    _, separation, cap = strictest(kept)
+    min_sep = max(min_sep, separation)
+    most = most_of_device(rounds, min_sep)
+    most = most if cap is None else min(most, cap)
     return LimitsOfRuns(min_sep, most, deviation)
 
 
