@@ -115,7 +115,7 @@ def test_a_lost_claim_names_the_round_in_which_it_was_lost(run) -> None:
 def test_a_timer_limits_rounds_to_come_only_at_a_stated_pace(run) -> None:
     audit = audited(run("participation.timer_hours=0.1"), rho=9 / 18)
     without = look_ahead(audit, 40)
-    assert any("--slowest" in each for each in without.notes)
+    assert any("unless a slowest pace is stated" in each for each in without.notes)
     assert without.rows[1].min_sep == 1
     # 0.1 h are 360 s: 4 rounds of 100 s.
     with_pace = look_ahead(audit, 40, slowest_hours=100 / 3600)
@@ -287,7 +287,7 @@ def test_a_log_with_times_is_judged_by_the_claims_rules_and_a_stated_pace(tmp_pa
     audit = audit_trace(trace, claim=claim)
     without = look_ahead(audit, 12)
     assert without.state is State.IN_DANGER
-    assert any("--slowest" in each for each in without.notes)
+    assert any("unless a slowest pace is stated" in each for each in without.notes)
     # Rounds 3, 6, 9 after round 0; a timer counts from the last time that is recorded of a round.
     paced = look_ahead(audit, 12, slowest_hours=1.0)
     assert paced.rows[1].min_sep == 3

@@ -76,18 +76,20 @@ class Ahead:
         """Returns the rounds that rules, the list in force and further waits [P] leave open."""
         return rules.future(self.waiting if first is None else np.maximum(self.waiting, first))
 
+    def sensitivity(self, rules: RulesAhead, first: Int64Array | None = None) -> Continued:
+        """Returns the largest sensitivity of all devices."""
+        found = forward_sensitivity(self.strategy, self.patterns, self.future(rules, first))
+        if not rules.is_outer:
+            return found
+        theorem = f"{found.theorem}; local days as 24 h (upper bound)"
+        return replace(found, is_exact=False, theorem=theorem)
+
     def under(
-        self,
-        rules: RulesAhead,
-        first: Int64Array | None = None,
+        self, rules: RulesAhead, first: Int64Array | None = None
     ) -> tuple[Continued, Reached]:
         """Returns the largest sensitivity, and the (b, k) reached, of all devices."""
-        future = self.future(rules, first)
-        found = forward_sensitivity(self.strategy, self.patterns, future)
-        if rules.is_outer:
-            theorem = f"{found.theorem}; local days as 24 h (upper bound)"
-            found = replace(found, is_exact=False, theorem=theorem)
-        return found, reached(self.patterns, future)
+        limits = reached(self.patterns, self.future(rules, first))
+        return self.sensitivity(rules, first), limits
 
     def of_new(self, rules: RulesAhead) -> tuple[Continued, Reached]:
         """Returns the same of devices without a past."""
@@ -113,13 +115,14 @@ class Ahead:
 
 
 def changes_that_keep(
-    ahead: Ahead, rules: RulesAhead, slowest_hours: float | None
+    ahead: Ahead, rules: RulesAhead, limits: Reached, slowest_hours: float | None
 ) -> Iterator[Change]:
     """Yields the least change of each sort for a claim that is in danger.
 
     Args:
         ahead: the forward guarantee, with the claim.
         rules: the rules in force.
+        limits: (b, k) that devices reach under them.
         slowest_hours: stated pace; None without one, when no timer can be advised.
     """
     nobody = rules.stricter(most=0)
@@ -144,7 +147,7 @@ def changes_that_keep(
             yield from _lists(ahead, rules, first, slowest_hours)
             yield from _rules(ahead, endangered, rules, slowest_hours)
     yield _last_round(ahead, rules)
-    yield _noise(ahead, rules)
+    yield _noise(ahead, rules, limits)
 
 
 def _lists(
@@ -300,12 +303,11 @@ def _last_round(ahead: Ahead, rules: RulesAhead) -> Change:
     return _with_figures(change, ahead.under(rules.until(last)))
 
 
-def _noise(ahead: Ahead, rules: RulesAhead) -> Change:
+def _noise(ahead: Ahead, rules: RulesAhead, limits: Reached) -> Change:
     """Returns the least factor of the noise from the next round on."""
     kind: tuple[Kind, ...] = ("noise",)
     if isinstance(ahead.promise.noise, DeviceNoise):
         return Change(kind, False, "More noise is not judged if devices add it")
-    limits = reached(ahead.patterns, ahead.future(rules))
     if ahead.promise.sensitivity is None or not ahead.promise.allows(0.0, limits, rules.rounds):
         return Change(kind, False, "More noise changes no number of rounds or participations")
 

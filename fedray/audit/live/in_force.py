@@ -21,6 +21,7 @@ from fedray.audit.guarantees import round_times
 from fedray.audit.live.round_numbers import RoundNumbers
 from fedray.audit.live.rules_ahead import RulesAhead
 from fedray.audit.participation import Patterns
+from fedray.audit.rules import cap_name, separation_name
 from fedray.audit.waits import are_known, is_too_short, times_of, waits_between
 from fedray.base.arrays import Float64Array, Int64Array
 from fedray.base.errors import InputError
@@ -256,13 +257,13 @@ class InForce:
                 ((gaps < least) & (patterns.rounds[at] >= begins)).any()
                 for gaps, at in patterns.pairs()
             )
-            name = f"a separation of {counted(least, 'round')}"
+            name = separation_name(least)
             found.append((name, (least, None, 0.0), is_broken))
         if later.max_participations is not None:
             most = later.max_participations
             last = patterns.rounds[patterns.starts + patterns.counts - 1]
             is_broken = bool(((patterns.counts > most) & (last >= begins)).any())
-            name = f"at most {counted(most, 'participation')} of a device"
+            name = cap_name(most)
             found.append((name, (1, most, 0.0), is_broken))
         if later.timer_hours is not None:
             name = f"a timer of {later.timer_hours:g} h"

@@ -264,16 +264,18 @@ def look_ahead(
     """
     claim, patterns, trace = audit.claim, audit.patterns, audit.trace
     if claim is None:
-        raise InputError("until: is judged against a claim; give --claim too")
+        raise InputError("until: is judged against a claim; give one to the audit")
     if rounds < trace.committed_rounds:
         rule = f"must be at least the {trace.committed_rounds:,} rounds that are released"
         raise InputError.of("until", rounds, rule, "raise it")
     if not audit.mechanisms or audit.answers is not None:
-        raise InputError("until: only updates of a model with noise are judged; leave --until out")
+        raise InputError(
+            "until: only updates of a model with noise are judged; audit the released rounds only"
+        )
     if patterns.min_sep == 0:
         raise InputError(
             "until: a device contributed twice to one round, for which no limits are known; import "
-            "with repeats 'once', or leave --until out"
+            "with repeats 'once', or audit the released rounds only"
         )
     used = audit.mechanisms[0]
     if used.permitted is None:
@@ -287,12 +289,12 @@ def look_ahead(
         limits = reached(patterns, rules.future(waiting.first))
         promise = Promise.of(claim, used.permitted, rounds, limits.max_participations)
         ahead = Ahead(used.strategy, patterns, promise, waiting.first)
-        forward = ahead.under(rules)
+        forward = ahead.sensitivity(rules), limits
         statements = _statements(audit, claim, rules, promise, forward)
         state = _worst([each.state for each in statements])
         is_open = state is State.IN_DANGER
-        changes = tuple(changes_that_keep(ahead, rules, slowest_hours)) if is_open else ()
-        curve = _curve(ahead, rules, forward)
+        changes = tuple(changes_that_keep(ahead, rules, limits, slowest_hours)) if is_open else ()
+        curve = _curve(ahead, rules, forward[0])
     except SensitivityUnknown as error:
         raise InputError(f"until={rounds}: {error}") from None
     except ValueError as error:
@@ -458,13 +460,11 @@ def _lost_at(audit: Audit, name: str, claimed: float) -> int | None:
     return high
 
 
-def _curve(
-    ahead: Ahead, rules: RulesAhead, forward: tuple[Continued, Reached]
-) -> tuple[Point, ...]:
+def _curve(ahead: Ahead, rules: RulesAhead, forward: Continued) -> tuple[Point, ...]:
     """Returns the largest figures for a few last rounds."""
     lasts = np.linspace(rules.released, rules.rounds, CURVE).round()
     points = []
     for last in np.unique(lasts).astype(int).tolist():
-        found = forward[0] if last == rules.rounds else ahead.under(rules.until(last))[0]
+        found = forward if last == rules.rounds else ahead.sensitivity(rules.until(last))
         points.append(Point(last, found.value, ahead.promise.epsilon_at(found.value)))
     return tuple(points)

@@ -51,7 +51,7 @@ class Promise:
         named = [each for each in NOT_AHEAD if getattr(claim, each) is not None]
         if named:
             value = "the claim's"
-            remedy = "leave it out of the claim, or audit without --until"
+            remedy = "leave it out of the claim, or audit the released rounds only"
             raise InputError.of(named[0], value, "is not judged for rounds to come", remedy)
         is_of_devices = isinstance(noise, DeviceNoise)
         changed = min(rounds, noise.coefficients * most) if is_of_devices else 1

@@ -14,20 +14,19 @@ import numpy as np
 
 from fedray.audit.claims import Claim
 from fedray.audit.guarantees import round_times
-from fedray.audit.rules import rules_of
+from fedray.audit.rules import cap_name, rules_of, separation_name, strictest
 from fedray.audit.zones import DAY
 from fedray.base.arrays import Float64Array, Int64Array
 from fedray.base.errors import InputError
 from fedray.base.rounding import counted
 from fedray.mechanisms.continuation import Future
 from fedray.scenario import Scenario
-from fedray.scenario.participation import Participation
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
 
 NO_PACE = (
-    "Rules in hours limit no round to come unless the pace is known; give --slowest HOURS, the "
-    "most hours from one start of a round to the next"
+    "Rules in hours limit no round to come unless a slowest pace is stated: the most hours from "
+    "one start of a round to the next"
 )
 """Remark on rules in hours without a stated pace."""
 IF_LATE = (
@@ -182,11 +181,9 @@ def with_pace(ahead: RulesAhead, trace: Trace | ImportedTrace, slowest_hours: fl
     if untimed:
         latest = np.concatenate([latest[: latest.size - untimed], starts[:untimed] + spread])
         starts = starts[untimed:]
+        has, are = ("has no time", "is") if untimed == 1 else ("have no times", "are")
         notes.append(
-            f"The last {counted(untimed, 'released round')} of the log has no time, and is taken "
-            "to have started at the stated pace"
-            if untimed == 1
-            else f"The last {untimed:,} released rounds of the log have no times, and are taken to "
+            f"The last {counted(untimed, 'released round')} of the log {has}, and {are} taken to "
             "have started at the stated pace"
         )
     if ahead.of_day is not None:
@@ -204,9 +201,9 @@ def with_pace(ahead: RulesAhead, trace: Trace | ImportedTrace, slowest_hours: fl
 def _of_claim(trace: Trace | ImportedTrace, claim: Claim, rounds: int) -> RulesAhead:
     names = []
     if claim.min_sep is not None:
-        names.append(f"a separation of {counted(claim.min_sep, 'round')}")
+        names.append(separation_name(claim.min_sep))
     if claim.max_participations is not None:
-        names.append(f"at most {counted(claim.max_participations, 'participation')} of a device")
+        names.append(cap_name(claim.max_participations))
     if claim.timer_hours:
         names.append(f"a timer of {claim.timer_hours:g} h")
     period = claim.most_per_period
@@ -235,13 +232,13 @@ def _of_scenario(trace: Trace | ImportedTrace, scenario: Scenario, rounds: int) 
     if scenario.rounds.mode != "on-device":
         raise InputError(
             f"rounds.mode={scenario.rounds.mode!r}: rounds to come are judged only if they select "
-            "their devices together; audit the run without --until"
+            "their devices together; audit the released rounds only"
         )
     given, r = scenario.participation, trace.committed_rounds
     notes = []
     later = given.later
     if later is not None and given.from_round <= r:
-        given = _with_later(given)
+        given = given.with_later
     elif later is not None:
         notes.append(f"Rules that begin with round {given.from_round} are left out, as a bound")
     in_force = rules_of(given)
@@ -249,12 +246,13 @@ def _of_scenario(trace: Trace | ImportedTrace, scenario: Scenario, rounds: int) 
         f"{each.name} ensures nothing, since {each.unkept}" for each in in_force if each.unkept
     ]
     kept = [each for each in in_force if not each.unkept]
+    seconds, separation, most = strictest(kept)
     return RulesAhead(
         r,
         rounds,
-        timer_seconds=max((each.seconds for each in kept), default=0.0),
-        separation=max((each.separation for each in kept), default=1),
-        most=min((each.most for each in kept if each.most is not None), default=None),
+        timer_seconds=seconds,
+        separation=max(1, separation),
+        most=most,
         windows=tuple(
             (each.within_seconds, each.most_within) for each in kept if each.within_seconds
         ),
@@ -262,9 +260,3 @@ def _of_scenario(trace: Trace | ImportedTrace, scenario: Scenario, rounds: int) 
         names=tuple(each.name for each in kept),
         notes=tuple(notes),
     )
-
-
-def _with_later(given: Participation) -> Participation:
-    assert given.later is not None
-    changed = given.later.model_dump(exclude_none=True)
-    return given.model_copy(update={**changed, "later": None})
