@@ -45,7 +45,6 @@ from fedray.mechanisms.triangular import MatrixFile
 from fedray.runs.evaluations import Evaluations
 from fedray.runs.noise_ahead import LEARNABLE, noise_ahead, told_ahead
 from fedray.runs.simulation import about_run
-from fedray.runtime.devices import torch_restored
 from fedray.runtime.placement import Placement
 from fedray.runtime.reservation import Node, Reservation, looks, reserved, show
 from fedray.runtime.tasks import run_jobs
@@ -824,6 +823,8 @@ def _training(start: _Start) -> Iterator[_Training]:
                 f"{str(document.get('scenario_digest'))[:12]}) than this one "
                 f"({scenario.digest[:12]}); give the scenario that it was started with"
             )
+    from fedray.runtime.devices import torch_restored  # it loads torch, which simulations need not
+
     with contextlib.ExitStack() as stack:
         # Workers in this process set torch up for themselves; it may be a notebook's.
         stack.enter_context(torch_restored())

@@ -28,6 +28,7 @@ from fedray.base.errors import CheckpointError
 from fedray.encoding.device_noise import DeviceNoiseEncoding
 from fedray.encoding.factory import encoding_of
 from fedray.runtime import devices
+from fedray.runtime.devices import device_of, kind_of_device
 from fedray.scenario import Scenario
 from fedray.scenario.clipping import Clip
 from fedray.trace.checkpoints import prefixed, under
@@ -48,8 +49,8 @@ class ModelAggregator:
     """
 
     def __init__(self, scenario: Scenario, device: str = "cpu") -> None:
-        self._device = devices.device_of(device, "aggregator_gpus")
-        self.device_kind = devices.kind_of_device(self._device)
+        self._device = device_of(device, "aggregator_gpus")
+        self.device_kind = kind_of_device(self._device)
         self._scenario = scenario
         self._noise_multiplier = scenario.update_noise_multiplier
         self._estimator = estimator_of(scenario)

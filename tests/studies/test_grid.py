@@ -159,7 +159,7 @@ def test_tables_of_a_grid_have_a_column_for_each_varied_key(finished, trace: Tra
         for row, subject, group in zip(table.rows, table.row_subjects, result.groups, strict=True):
             assert [float(each) for each in row[:2]] == [group.cell[RATE], group.cell[NOISE]]
             assert subject.condition == f"if learning_rate={row[0]} and noise_multiplier={row[1]}"
-    assert means.subject.population.endswith(f", trace {trace.digest[:12]}")
+    assert means.subject.trace == trace.digest[:12]
     assert means.subject.runs == "2 trainings each (seeds 1 to 2)"
     assert settings.columns[0] == "key"
 

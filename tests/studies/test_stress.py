@@ -31,6 +31,7 @@ from fedray.studies.stress import judged as judging
 from fedray.studies.stress.condition import Condition, order_of_kinds
 from fedray.studies.stress.judged import Judged, Stressed, StressRow
 from fedray.studies.stress.outcome import MOST_EXCEEDING, Outcome, share
+from fedray.studies.stress.page import _of_each_condition
 from fedray.studies.stress.result import StressResult
 from fedray.studies.stress.run import stress
 
@@ -1052,7 +1053,20 @@ def demand_equal(together: StressResult, condition: Condition, alone: StressResu
     assert condition.recommended == own.recommended
     place = together.conditions.index(condition)
     assert together.tables()[place].rows == alone.tables()[0].rows
-    for ours, single in zip(together.figures()[3 * place :], alone.figures(), strict=False):
+    joint = {each.name: each.panels for each in together.figures()}
+    # The page has figures of each condition that have no panels.
+    of_page = _of_each_condition(together)[2 * place : 2 * place + 2]
+    assert len(of_page) == 2
+    singles = {each.name: each for each in alone.figures()}
+    pairs = [
+        (panel, singles[name])
+        for name, panels in joint.items()
+        for panel in panels
+        if panel.name == f"{name}-{place + 1}"
+    ]
+    assert {single.name for _, single in pairs} == joint.keys() & singles.keys()
+    pairs += zip(of_page, alone.figures()[-2:], strict=True)
+    for ours, single in pairs:
         assert [(each.name, [*each.x], [*each.y]) for each in ours.series] == [
             (each.name, [*each.x], [*each.y]) for each in single.series
         ]

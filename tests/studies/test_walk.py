@@ -153,7 +153,7 @@ def test_every_table_and_figure_says_what_it_is_of(walk: Walk, kind: str) -> Non
     for figure in result.figures() if isinstance(result, DrawnResult) else ():
         assert figure.subject.population, figure.title
     if "of" in (document := json.loads(json.dumps(result.to_json()))):
-        assert set(FACETS) - {"setting", "loss"} <= set(document["of"]) <= set(FACETS)
+        assert set(FACETS) - {"setting", "loss", "trace"} <= set(document["of"]) <= set(FACETS)
     else:
         # The document of a reproduction is the content of its own file.
         assert kind in ("reproduce", "train")
