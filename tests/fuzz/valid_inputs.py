@@ -163,7 +163,10 @@ def check_calibrated(found: CalibratedGuarantee, epsilon: float | None, rho: flo
     spent = getattr(of, name)
     demand(spent is not None and spent <= target, f"{of.name} {name} {spent} at z={z} misses {target}")  # fmt: skip
     assert of.event is not None
-    less = dataclasses.replace(of, event=of.event.model_copy(update={"noise_multiplier": z * (1 - 1e-5)}))  # fmt: skip
+    # The event of noise of devices has a variance in place of a noise multiplier.
+    variance = getattr(of.event, "device_variance", None)
+    smaller = {"noise_multiplier": z * (1 - 1e-5)} if variance is None else {"device_variance": variance * (1 - 1e-5) ** 2}  # fmt: skip
+    less = dataclasses.replace(of, event=of.event.model_copy(update=smaller))
     demand(getattr(less, name) > target * (1 - 1e-9), f"{of.name} {name} {target}: z={z} is not the least")  # fmt: skip
 
 
