@@ -1,17 +1,11 @@
 """Parts of the trace from the rows of a shard: each is a range of devices, as Parquet."""
 
-from dataclasses import replace
-
 import numpy as np
-from numpy.typing import NDArray
 
-from fedray.base.arrays import Float64Array, UInt64Array
 from fedray.base.blocks import part_ranges
 from fedray.scenario import Scenario
-from fedray.trace.writer import encode_part
-from fedray.wire.device_classes import DeviceClasses, counts_by_class
-from fedray.wire.history import HistoryLosses, losses_between
-from fedray.wire.messages import ClassCounts, Losses, Settlement, ShardPart
+from fedray.trace.writer import PartEncoder
+from fedray.wire.messages import Settlement, ShardPart
 from fedray.wire.owners import OwnersOfDevices, owners_on
 from .data.source import ExampleSource
 from .rows import RowStore
@@ -31,9 +25,8 @@ class TraceParts:
         self, scenario: Scenario, data: ExampleSource, first_device: int, end_device: int
     ) -> None:
         self._data = data
-        self._classes = DeviceClasses.of(scenario)
+        self._encoder = PartEncoder(scenario)
         self._owners = OwnersOfDevices.of(scenario)
-        self._losses = HistoryLosses.of(scenario)
         self._rows = RowStore(has_versions=scenario.rounds.mode == "buffered")
         self._ranges = part_ranges(scenario.device_ids, first_device, end_device)
 
@@ -61,33 +54,4 @@ class TraceParts:
         columns["examples"] = self._data.examples_on(columns["device_id"]).astype(np.uint32)
         if self._owners is not None:
             columns["owner_id"] = owners_on(self._owners, columns["device_id"])
-        return replace(
-            encode_part(first, end, columns),
-            losses=self._losses_of(columns),
-            classes=self._class_counts_of(columns),
-        )
-
-    def _class_counts_of(self, columns: dict[str, NDArray]) -> ClassCounts | None:
-        if self._classes.edges.size == 1:
-            return None
-        rows = (columns[name] for name in ("device_id", "round", "outcome"))
-        return counts_by_class(self._classes, *rows)
-
-    def _losses_of(self, columns: dict[str, NDArray]) -> Losses | None:
-        """Returns the losses of the devices that have rows, from their first check-in to their
-        last."""
-        if not self._losses.happen:
-            return None
-        return losses_between(self._losses, *_spans_of(columns))
-
-
-def _spans_of(
-    columns: dict[str, NDArray],
-) -> tuple[UInt64Array, Float64Array, Float64Array]:
-    """Returns the devices [S] that have rows, with their first and last check-in."""
-    device_ids, times = columns["device_id"], columns["checkin_time"]
-    # Rows are sorted by device, so a device's first row is where the id changes.
-    first = np.flatnonzero(np.diff(device_ids, prepend=np.uint64(2**64 - 1)))
-    # Cut to the number of devices, because a part may have no rows at all.
-    last = np.append(first[1:], device_ids.size)[: first.size] - 1
-    return device_ids[first], times[first], times[last]
+        return self._encoder.encoded(first, end, columns)

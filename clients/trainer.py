@@ -213,6 +213,10 @@ class LocalTrainer(GroupTrainer):
                 self._task, self._examples, self._scenario.training, self._placed(parameters)
             )
 
+    def fetch(self, parameters: Vector) -> Vector:
+        """Returns parameters [D], which the aggregator's process may have kept."""
+        return parameters
+
     def measure_devices(
         self, parameters: Vector, device_ids: Ids, most_examples: int
     ) -> DeviceMeasures:

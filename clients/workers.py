@@ -69,7 +69,7 @@ class TrainerWorker(WorkerProxy):
     train = called_and_kept("train")
     describe, initial_parameters = called("describe"), called("initial_parameters")
     seconds_per_device, evaluate = called("seconds_per_device"), called("evaluate")
-    measure_devices = called("measure_devices")
+    measure_devices, fetch = called("measure_devices"), called("fetch")
 
 
 def shard_count(scenario: Scenario | SeveralTasks, placement: Placement, cpus: float) -> int:

@@ -22,6 +22,7 @@ from fedray.base.errors import FedrayError as FedrayError
 from fedray.base.errors import InputError as InputError
 from fedray.base.errors import MissingExtra as MissingExtra
 from fedray.base.errors import RunFailed as RunFailed
+from fedray.base.errors import StopTraining as StopTraining
 from fedray.base.result import Drawing as Drawing
 from fedray.base.result import DrawnResult as DrawnResult
 from fedray.clients.tasks.check import check_task as check_task

@@ -7,12 +7,12 @@ import torch
 from torch import nn
 
 from fedray.base.errors import InputError, shown
-from fedray.trace.trained import TRAINING, TrainedRun
+from fedray.trace.trained import TRAINING, TrainedRun, Which
 
 M = TypeVar("M", bound=nn.Module)
 
 
-def load_model(directory: str | Path, module: M) -> M:
+def load_model(directory: str | Path, module: M, which: Which = "last") -> M:
     """Fills a module with the parameters of a trained model, and returns it.
 
     Parameters that did not train, and buffers, stay as the module has them.
@@ -20,14 +20,16 @@ def load_model(directory: str | Path, module: M) -> M:
     Args:
         directory: a trained run, or the trace of a run that trained.
         module: the module that the task trained, made in the same way.
+        which: model after the last round, or "best" for that after the best evaluation.
 
     Raises:
-        InputError: the module has other trained parameters, by name or by shape.
+        InputError: no best model was kept, or the module has other trained parameters, by name or
+            by shape.
         TraceError: the directory is not a trained run.
     """
     within = Path(directory) / TRAINING
     run = TrainedRun.open(within if within.is_dir() else directory)
-    found = run.named_parameters()
+    found = run.named_parameters(which)
     own = dict(module.named_parameters())
     trained = {name: tuple(part.shape) for name, part in own.items() if part.requires_grad}
     shapes = {name: part.shape for name, part in found.items()}

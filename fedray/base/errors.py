@@ -7,6 +7,7 @@
     │   └── TraceError                 a path that holds no readable trace
     │       ├── TraceCorrupt           files are missing, truncated or break an invariant
     │       └── TraceVersion           written under a schema this release does not read
+    ├── StopTraining                   raised by a user's callback, to end a training early
     ├── MissingExtra (also ImportError)  a package of an extra that is not installed: exit code 1
     └── RunFailed                      a failure during a run: exit code 1
         ├── Starved                    too few devices checked in to commit the requested rounds
@@ -157,6 +158,14 @@ class TraceCorrupt(TraceError):
 
 class TraceVersion(TraceError):
     """A trace written under a schema version this release does not read."""
+
+
+class StopTraining(FedrayError):
+    """Ends a training after its last round, if a listener raises it on a `TrainingProgress`.
+
+    The run is then finished with the rounds done, and its trace has only these. The message says
+    why. On other progress it ends the run as any error does.
+    """
 
 
 class MissingExtra(FedrayError, ImportError):

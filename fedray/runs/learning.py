@@ -14,6 +14,7 @@ import contextvars
 import dataclasses
 import functools
 import itertools
+import json
 import logging
 import math
 import os
@@ -34,9 +35,10 @@ from numpy.typing import NDArray
 
 from fedray.base.arrays import UInt32Array, UInt64Array
 from fedray.base.document import json_of
-from fedray.base.errors import CheckpointError, FedrayError, InputError, shown
+from fedray.base.errors import CheckpointError, FedrayError, InputError, StopTraining, shown
 from fedray.base.parsing import finite_or_none
 from fedray.base.part_done import PartDone
+from fedray.base.rounding import counted
 from fedray.base.storage import local_path
 from fedray.clients.data.factory import build_index, source_of
 from fedray.clients.workers import TrainerWorker, shard_count, start_trainers
@@ -54,7 +56,7 @@ from fedray.scenario.content import PythonFile
 from fedray.scenario.data import FormedData
 from fedray.scenario.scenario import TRAINED_TABLES
 from fedray.scenario.tasks import CustomTask
-from fedray.scenario.training import FedAvg
+from fedray.scenario.training import FedAvg, Stop
 from fedray.server.learning.training import (
     Cohort,
     Loads,
@@ -69,14 +71,24 @@ from fedray.server.learning.workers import (
     start_store,
 )
 from fedray.trace.checkpoints import Checkpoints, has_checkpoint, prefixed, under
+from fedray.trace.cut import cut_trace
 from fedray.trace.imported import ImportedTrace, open_trace
 from fedray.trace.partial import new_directory, partial_directory, with_resume_hint
 from fedray.trace.progress import read_progress
 from fedray.trace.reader import Trace
-from fedray.trace.trained import TRAINING, TrainedRun, TrainedRunWriter
+from fedray.trace.schema import RUN_FILE
+from fedray.trace.trained import (
+    TRAINING,
+    BestModel,
+    Stopped,
+    TrainedRun,
+    TrainedRunWriter,
+    metric_of_answer,
+)
 from fedray.trace.unfinished import read_unfinished, write_unfinished
 from fedray.wire.messages import (
     Evaluation,
+    Metric,
     ProgressListener,
     TrainingEstimate,
     TrainingProgress,
@@ -124,6 +136,7 @@ def train(
     value.check_scale()
     # Unread data is read here once, so that its progress is shown.
     build_index(value, on_progress)
+    check_stop(value)
     time_of_devices = DeviceTime(value)
     # The length of the training decides whether it is worth starting Ray.
     here = (placement or Placement()).resolved(
@@ -152,6 +165,29 @@ def train(
         raise with_resume_hint(error, directory) from None
 
 
+def check_stop(scenario: Scenario) -> None:
+    """Raises InputError if `training.stop` names a metric that the task does not have; the data
+    must have been read."""
+    if scenario.training.stop is None or not scenario.training.enabled:
+        return
+    from fedray.clients.tasks.factory import task_of  # it loads torch, which few runs need here
+
+    named_metric(task_of(scenario, source_of(scenario).fields).metrics, scenario.training.stop)
+
+
+def named_metric(metrics: Sequence[Metric], stop: Stop | None) -> Metric:
+    """Returns the metric by which a training ends and its best round is kept: that of
+    `training.stop`, or else that by which models are judged. Raises InputError if the task has no
+    such metric."""
+    if stop is None:
+        return metric_of_answer(metrics)
+    found = {each.name: each for each in metrics}
+    if stop.metric not in found:
+        rule = "is no metric of the task"
+        raise InputError.of("training.stop.metric", stop.metric, rule, f"use {' or '.join(found)}")
+    return found[stop.metric]
+
+
 def unfinished_training(directory: Path) -> tuple[Path, Scenario]:
     """Returns the trace and the scenario of an interrupted training, given its `out`. Raises
     CheckpointError."""
@@ -178,9 +214,12 @@ def train_many(
         on_progress: called with the number of trained models, and the first that is missing.
 
     Raises:
-        InputError: a directory holds another training.
+        InputError: a directory holds another training, or a scenario may end its training early.
         TraceCorrupt: a finished training is damaged.
     """
+    if stops := [each.training.stop for each, _ in trainings.values() if each.training.stop]:
+        rule = "may end each of several models after other rounds, so that none are comparable"
+        raise InputError.of("training.stop.metric", stops[0].metric, rule, "leave the table out")
     # A task may run where the working directory is another one.
     missing = [
         (trace.path.absolute(), scenario, out.absolute())
@@ -510,8 +549,9 @@ class LiveTraining:
         round_index: int,
         accepted_device_ids: UInt64Array,
         versions: UInt32Array,
-    ) -> None:
-        """Queues a committed round, which is trained in the thread.
+    ) -> str:
+        """Queues a committed round, which is trained in the thread. Returns how the run ends with
+        this round, if the training has stopped after it or an earlier one; else an empty text.
 
         Args:
             round_index: number of the round; rounds must be added in order.
@@ -522,15 +562,19 @@ class LiveTraining:
             FedrayError: error of the thread.
         """
         self._raise()
+        if self._training.stopped is not None and round_index + 1 >= self._training.rounds:
+            return self._training.ended
         places = cohort_places(self._scenario, round_index, accepted_device_ids.size)
         is_buffered = self._scenario.rounds.buffer is not None
         # Only in buffered rounds can devices have an older model than the newest.
         of_cohort = versions[places] if is_buffered else None
         cohort = Cohort(accepted_device_ids[places], of_cohort, accepted_device_ids.size)
         self._rounds.put((round_index, cohort))
+        return ""
 
     def finish(self, trace: Trace) -> TrainedRun:
-        """Waits until every round is trained, and moves the trained run into the trace.
+        """Waits until every round is trained or the training has stopped, and moves the trained run
+        into the trace, which is replaced if it has later rounds.
 
         Args:
             trace: the complete trace.
@@ -614,6 +658,8 @@ class _Training:
         self._nodes_now = looks(self._reservation)
         self._seconds_of_rounds: list[float] = []
         """Seconds of each round since the training began or was resumed."""
+        self.stopped: Stopped | None = None
+        """Reason for which the training ended before its last planned round; None if it did not."""
 
     def begin(self) -> None:
         """Waits for the workers, and restores the state; a live training does so in its thread."""
@@ -643,12 +689,15 @@ class _Training:
                 logging.getLogger("fedray").warning("fedray: warning: %s", told)
             else:
                 logging.getLogger("fedray").info("noise   %s", told)
+        self._judged = named_metric(self._description.metrics, scenario.training.stop)
+        workers = trainers, self._aggregator
         loop = TrainingLoop(
-            scenario, trainers, self._aggregator, _loads_of(scenario), kind, self._store
+            scenario, *workers, _loads_of(scenario), kind, self._store, self._judged
         )
         self._loop = loop
         if self._state:
             loop.load(self._state)
+            self.stopped = json.loads(str(self._state["stopped"]))
             if self._evaluations is not None:
                 self._evaluations.load(under("evaluations.", self._state))
         rounds_left = scenario.rounds.count - loop.next_round
@@ -664,9 +713,10 @@ class _Training:
         self.writer.progress.begin("training", loop.next_round, scenario.rounds.count)
 
     def train(self, round_index: int, cohort: Cohort) -> None:
-        """Trains a round, unless it was trained before the last checkpoint."""
+        """Trains a round, unless it was trained before the last checkpoint or the training has
+        stopped."""
         # A resumed simulation reports all of its rounds again, from the first.
-        if round_index < self._loop.next_round:
+        if round_index < self._loop.next_round or self.stopped is not None:
             return
         # A live training also waits for rounds, so each round is timed by itself.
         if nodes := next(self._nodes_now):
@@ -676,12 +726,49 @@ class _Training:
         self._loop.train(round_index, cohort)
         self._seconds_of_rounds.append(time.monotonic() - before)
         # `finish` reports the last round, after its evaluation.
-        if self._loop.next_round < self._scenario.rounds.count:
-            self._tell()
-        if time.monotonic() - self._last_checkpoint > self._placement.checkpoint_seconds:
+        stopped = (
+            self._why_stopped() if self._loop.next_round < self._scenario.rounds.count else None
+        )
+        is_due = time.monotonic() - self._last_checkpoint > self._placement.checkpoint_seconds
+        if is_due or stopped is not None:
             of_devices = self._evaluations.state() if self._evaluations is not None else {}
-            self._checkpoints.save({**self._loop.state(), **prefixed("evaluations.", of_devices)})
+            # So that a resumed run stops after the same round, whatever its listener does.
+            of_stop = {"stopped": np.array(json.dumps(stopped))}
+            of_evaluations = prefixed("evaluations.", of_devices)
+            self._checkpoints.save({**self._loop.state(), **of_evaluations, **of_stop})
             self._last_checkpoint = time.monotonic()
+        self.stopped = stopped
+
+    @property
+    def rounds(self) -> int:
+        """Number of trained rounds."""
+        return self._loop.next_round
+
+    @property
+    def ended(self) -> str:
+        """End of the run whose training has stopped, as run.json records it."""
+        assert self.stopped is not None
+        of = counted(self._scenario.rounds.count, "round")
+        return f"stopped by the training after {self.rounds:,} of {of}: {self.stopped['reason']}"
+
+    def _why_stopped(self) -> Stopped | None:
+        """Reports the last round, which is not the last planned one, and returns the reason to stop
+        after it; None to continue. Raises InputError if one of several tasks is stopped."""
+        stop = self._scenario.training.stop
+        if stop is not None and (reason := self._loop.why_stopped):
+            # `finish` reports it.
+            return Stopped(reason=reason, chosen_by=stop.held_out)
+        try:
+            self._tell()
+        except StopTraining as error:
+            if self._evaluations is not None:
+                raise InputError(
+                    "on_progress: StopTraining was raised in a run of several tasks, whose devices "
+                    "would then be free for the others; run the task by itself, or continue this "
+                    "run without"
+                ) from None
+            return Stopped(reason=str(error) or "StopTraining was raised", chosen_by="callback")
+        return None
 
     def _follow(self, nodes: Sequence[Node]) -> None:
         """Moves workers off nodes that are being drained, and trains on nodes that have joined."""
@@ -737,14 +824,22 @@ class _Training:
         if self._evaluations is not None:
             self._evaluations.write()
         model = self._loop.finish()
-        # All evaluations, the last one included, are complete now.
-        self._tell()
+        # All evaluations, the last one included, are complete now. The rounds are over too.
+        with contextlib.suppress(StopTraining):
+            self._tell()
+        if self.stopped is not None:
+            trace = self._cut(trace)
         whole = TrainReport.of(0, [row.report for row in self._loop.metrics])
         workers, untrained = [*self._trainers, *self._servers], self._untrained.result()
         start = untrained.metrics.items()
+        own = self.writer.directory.resolve()
+        # A trace within the trained run moves with it.
+        is_within = trace.path.parent == self.writer.partial
         document = {
             "trace_digest": trace.digest,
-            "trace": os.path.relpath(trace.path.resolve(), self.writer.directory.resolve()),
+            "trace": trace.path.name
+            if is_within
+            else os.path.relpath(trace.path.resolve(), own),
             "rounds": self._loop.next_round,
             "seed": self._scenario.training_seed,
             **self._scenario.to_document(),
@@ -766,10 +861,37 @@ class _Training:
             "wall_seconds": round(time.monotonic() - self._begun, 3),
             "seconds_per_round": self._seconds_per_round(),
         }
+        best = None
+        if self.stopped is not None:
+            document["stopped"] = self.stopped
+        # A repetition on the trace that such a training has left keeps it too.
+        if self._scenario.training.stop is not None or trace.run.get("stopped"):
+            best = self._best()
         path = self.writer.finish(
-            self._loop.metrics, self._description, model["parameters"], document
+            self._loop.metrics, self._description, model["parameters"], document, best
         )
         return TrainedRun.open(path)
+
+    def _best(self) -> BestModel | None:
+        if self._loop.best is None:
+            return None
+        index, parameters = self._loop.best
+        return BestModel(self._judged.name, index + 1, parameters)
+
+    def _cut(self, trace: Trace) -> Trace:
+        """Returns the trace of the trained rounds: in place of the run's own trace, or within the
+        trained run, if its trace has later rounds."""
+        changes = {"ended": self.ended, "stopped": self.stopped}
+        place = trace.path
+        if self._start.directory != trace.path / TRAINING:
+            place = self.writer.partial / "trace"
+            if (place / RUN_FILE).exists():
+                return Trace.open(place)
+            if trace.committed_rounds == self.rounds:
+                return trace
+        elif trace.run.get("stopped") is not None:
+            return trace
+        return cut_trace(trace, self._scenario, self.rounds, place, changes)
 
     def _seconds_per_round(self) -> float | None:
         """Returns the median, because the first round includes compilation; None without rounds."""
@@ -806,6 +928,8 @@ def _train(trace: Trace, start: _Start) -> TrainedRun:
         training.begin()
         for round_index, cohort in cohorts(trace, start.scenario):
             training.train(round_index, cohort)
+            if training.stopped is not None:
+                break
         return training.finish(trace)
 
 

@@ -112,6 +112,7 @@ def run_checked(
     # reported before the simulation.
     for task in tasks_of(scenario):
         build_index(task.scenario, on_progress)
+        learning.check_stop(task.scenario)
     if isinstance(scenario, SeveralTasks):
         check_metrics(scenario)
         for task in scenario.tasks:
@@ -131,7 +132,8 @@ def run_checked(
             scenario, placement, directory, on_progress, on_start, live.add, guard
         )
         live.finish(trace)
-    return trace
+    # A training that has stopped replaces the trace.
+    return Trace.open(directory)
 
 
 def resume_run(
@@ -183,7 +185,7 @@ def resume_run(
     if (Path(directory) / RUN_FILE).exists():
         trace = Trace.open(directory)
         _finish_training(trace, placement or Placement(), on_progress, scenario, trust_code)
-        return trace
+        return Trace.open(directory)
     partial, kept, _ = read_unfinished_scenario(directory, scenario)
     if scenario is None and not trust_code:
         kept.demand_trust()
@@ -199,7 +201,7 @@ def resume_run(
             out, placement, scenario, on_progress, live.add, trust_code=trust_code, guard=guard
         )
         live.finish(trace)
-    return trace
+    return Trace.open(out)
 
 
 def _in_bucket(uri: str | Path, run: Callable[[Path], Any], *, is_resumed: bool) -> Any:
@@ -452,4 +454,7 @@ def _trained(
 
 
 def _nothing_left(path: Path) -> CheckpointError:
-    return CheckpointError(f"{str(path)!r} is complete; give the `out` of an interrupted run")
+    how = ""
+    if (path / RUN_FILE).exists() and (run := Trace.open(path).run).get("stopped"):
+        how = f" ({run['ended']}), and its other rounds do not exist"
+    return CheckpointError(f"{str(path)!r} is complete{how}; give the `out` of an interrupted run")

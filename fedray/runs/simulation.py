@@ -59,9 +59,10 @@ from fedray.wire.messages import (
 )
 from fedray.wire.protocols import ReleaseGuard
 
-CommitListener = Callable[[int, UInt64Array, UInt32Array], None]
+CommitListener = Callable[[int, UInt64Array, UInt32Array], str | None]
 """Called with every committed round in order: its number, its accepted devices [A], sorted, and the
-model version that each of them trained from [A], which is empty unless rounds are buffered."""
+model version that each of them trained from [A], which is empty unless rounds are buffered. A text
+ends the run after this round, and says why in run.json."""
 
 BYTES_PER_DEVICE = 5
 """Least memory of a shard per device: the timer, once most devices have taken part. If check-ins
@@ -111,7 +112,8 @@ def simulate(
         out: a new directory for the trace; by default one under runs/.
         on_progress: called after every attempt at a round, with the progress of all tasks.
         on_start: called when the shards are ready.
-        on_commit: called with the accepted devices of every committed round of a single task.
+        on_commit: called with the accepted devices of every committed round of a single task; see
+            `CommitListener`.
 
     Raises:
         Starved: not even one round was committed.
@@ -383,9 +385,17 @@ class _Simulation:
         coordinator.load(state)
         for settlement in _commits_before(self._journal, shards):
             coordinator.remember(settlement)
-            if self._on_commit is not None:
-                accepted = settlement.accepted_device_ids
-                self._on_commit(settlement.round_index, accepted, _versions_of(settlement))
+            accepted = settlement.accepted_device_ids
+            self._committed(coordinator, settlement.round_index, accepted, settlement)
+
+    def _committed(
+        self, coordinator: RoundLoop, round_index: int, accepted: UInt64Array, of: Settlement
+    ) -> None:
+        """Informs the listener of a committed round, with its settlement; it may end the run."""
+        if self._on_commit is not None:
+            ended = self._on_commit(round_index, accepted, _versions_of(of))
+            if ended:
+                coordinator.tasks[0].stopped = ended
 
     def _to_the_end(
         self, coordinator: RoundLoop, shards: Sequence[ShardWorker], own: Reservation | None
@@ -411,10 +421,8 @@ class _Simulation:
                             shard.worker.restart()
             elif isinstance(event, ClosedRound):
                 if event.record.is_committed:
-                    versions = _versions_of(event.settlements[0])
-                    round_index = event.record.round_index
-                    if self._on_commit is not None:
-                        self._on_commit(round_index, event.accepted_device_ids, versions)
+                    accepted, of = event.accepted_device_ids, event.settlements[0]
+                    self._committed(coordinator, event.record.round_index, accepted, of)
                 self._tell(coordinator, event.record.closed)
         coordinator.finish()
         ended = coordinator.tasks[0].stopped

@@ -20,7 +20,7 @@ from fedray.base.result import Result
 from fedray.report.subject import Subject
 from fedray.report.table import Table
 from fedray.runs.learning import scenario_of, train
-from fedray.runs.simulation import simulate
+from fedray.runs.simulation import CommitListener, simulate
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario, SeveralTasks
 from fedray.server.rounds.pace import COSTS_VERSION
@@ -31,7 +31,7 @@ from fedray.trace.provenance import package_versions
 from fedray.trace.reader import Trace
 from fedray.trace.schema import LOSSES_DIGEST, LOSSES_FILE, METRICS_FILE, ROUNDS_FILE
 from fedray.trace.several_tasks import TasksRun, is_of_tasks
-from fedray.trace.trained import MODEL_FILE, TrainedRun
+from fedray.trace.trained import BEST_FILE, MODEL_FILE, TrainedRun
 from fedray.wire.messages import ProgressListener
 
 
@@ -141,9 +141,15 @@ def verify_run(
         scenario = scenario_of(opened)
         _check_scenario(scenario, opened.run, trust_code, path)
         opened.verify()
-        repeated = simulate(scenario, here, again, on_progress)
+        repeated = simulate(scenario, here, again, on_progress, on_commit=_end_of(opened))
         pairs = zip_longest(_digests_of(opened), _digests_of(repeated))
         return _compared(path, opened.digest, opened.run, pairs)
+
+
+def _end_of(trace: Trace) -> CommitListener:
+    """Returns a listener that ends a repetition where the training of a run has ended it."""
+    last = trace.committed_rounds if trace.run.get("stopped") else math.inf
+    return lambda index, *_: trace.run["ended"] if index + 1 >= last else None
 
 
 _Named = tuple[str, Any] | None
@@ -180,6 +186,7 @@ def _digests_of(trace: Trace, prefix: str = "") -> Iterator[tuple[str, Any]]:
 def _figures_of(trained: TrainedRun) -> Iterator[tuple[str, Any]]:
     yield METRICS_FILE, trained.document["metrics_digest"]
     yield MODEL_FILE, trained.document["model_sha256"]
+    yield BEST_FILE, trained.document.get("best")
 
 
 def _compared(

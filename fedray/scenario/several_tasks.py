@@ -417,6 +417,11 @@ def _why_alone(task: TaskScenario) -> str:
             "privacy.mechanism='none': what a device spends in all tasks is added up, and without "
             "noise there is no such sum; add noise, or run the task by itself"
         )
+    if task.scenario.training.stop is not None:
+        return (
+            "training.stop: a task that ends early would leave its devices to the others, whose "
+            "rounds would then depend on its model; leave it out, or run the task by itself"
+        )
     if getattr(task.scenario.data, "vocabulary_cost", None) is not None:
         return (
             "data.vocabulary_file is private, and what it cost is not in the sum over all tasks; "

@@ -22,6 +22,7 @@ __all__ = [
     "ServerAdam",
     "ServerSGD",
     "ServerYogi",
+    "Stop",
     "Training",
 ]
 
@@ -231,6 +232,19 @@ class InitialModel(NamesDataFiles):
     """SHA-256 of the file; filled in when it is read, and checked if given."""
 
 
+class Stop(Table):
+    """Ends a training that no longer improves on held-out data, and keeps the model of its best
+    evaluation."""
+
+    metric: Annotated[str, Field(min_length=1)]
+    """Metric of the task that must improve, such as loss or accuracy."""
+    patience: Count
+    """Number of evaluations in a row without a better value than before, after which it ends."""
+    held_out: Literal["public", "clients"] = "clients"
+    """Owners of the held-out data: a choice by public data costs no privacy, and one by data of
+    clients reveals something of these clients, which no figure covers."""
+
+
 class Training(Table):
     """Training of a model. Population, rounds, trace and audit do not depend on it."""
 
@@ -276,6 +290,12 @@ class Training(Table):
     evaluation_examples: Count | None = None
     """Largest number of examples of each of these devices, its first ones. Default: all, or the
     same share of each device's if they are more than 10,000 together."""
+    stop: Stop | None = Field(
+        default=None,
+        description="Table: early end of a training. Default: all rounds are trained.",
+        # Left out at its default, so that scenarios without the key keep their digest.
+        exclude_if=lambda stop: stop is None,
+    )
     stands_for: Annotated[int, Field(gt=0, lt=2**40)] | None = None
     """Number of devices of a deployment for which a smaller population stands. A training then says
     how much more noise its mean updates have; no result depends on it. Default: not known."""

@@ -27,7 +27,7 @@ from fedray.base.regular_file import open_regular_file
 
 CHECKPOINTS = "checkpoints"
 # Raised whenever states change, so that no release misreads the state of another.
-VERSION = 15
+VERSION = 16
 NPZ_DAMAGE = (
     OSError,
     ValueError,

@@ -4,6 +4,8 @@
       training.json      scenario and trace of the training, digests of the files and of itself
       metrics.parquet    a row per round
       model.safetensors  the final model's parameters by name
+      best.safetensors   those after the best evaluation, if it is kept and was an earlier one
+      trace/             the trace of its rounds, if it has stopped before those of the given trace
 
 `fedray run` writes it to TRACE/training, and `fedray train` to its `--out`.
 """
@@ -17,7 +19,7 @@ import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, NotRequired, Self, TypedDict
+from typing import Any, ClassVar, Literal, NamedTuple, NotRequired, Self, TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -27,7 +29,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from fedray.base.arrays import Float32Array, Float64Array
 from fedray.base.document import json_of
-from fedray.base.errors import TraceCorrupt, shown
+from fedray.base.errors import InputError, TraceCorrupt, shown
 from fedray.base.regular_file import open_regular_file
 from fedray.base.result import DrawnResult
 from fedray.base.rounding import counted, number_text, up
@@ -47,6 +49,7 @@ TRAINING = "training"
 """Folder of a trace in which `fedray run` puts the trained run."""
 TRAINING_FILE = "training.json"
 MODEL_FILE = "model.safetensors"
+BEST_FILE = "best.safetensors"
 VOCABULARY_FILE = "vocabulary.json"
 """List of the words that have numbers, from 4 on; see fedray.clients.data.form."""
 LEFT_OUT = {
@@ -159,6 +162,43 @@ class EncodingFigures(TypedDict):
     """The noise of devices, if they add it."""
 
 
+class Stopped(TypedDict):
+    """End of a training before its last planned round."""
+
+    reason: str
+    """Clause that says why it ended."""
+    chosen_by: Literal["public", "clients", "callback"]
+    """Origin of the choice: held-out data that are public or of clients, or a callback of the
+    user."""
+
+
+class BestFigures(TypedDict):
+    """The best evaluated round of a training."""
+
+    metric: str
+    """Name of the metric by which it is the best."""
+    rounds: int
+    """Number of rounds that its model was trained on."""
+    sha256: str
+    """SHA-256 of the file of its model, in hexadecimal: best.safetensors, or model.safetensors if
+    the best model is the last one."""
+
+
+class BestModel(NamedTuple):
+    """Model after the best evaluated round of a training."""
+
+    metric: str
+    """Name of the metric by which it is the best."""
+    rounds: int
+    """Number of rounds that it was trained on."""
+    parameters: Float32Array
+    """Its parameters, [D]."""
+
+
+Which = Literal["last", "best"]
+"""One of the models of a trained run."""
+
+
 class TrainedDocument(TypedDict):
     """training.json, with the path and the last metrics."""
 
@@ -190,6 +230,10 @@ class TrainedDocument(TypedDict):
     """Directory of that trace, relative to the trained run."""
     rounds: int
     """Number of rounds that were trained."""
+    stopped: NotRequired[Stopped]
+    """The end before the last planned round; absent if all were trained."""
+    best: NotRequired[BestFigures]
+    """The best round; absent unless `training.stop` is given or the training has stopped."""
     seed: int
     """Seed of the training."""
     scenario_digest: str
@@ -319,33 +363,52 @@ class TrainedRun(DrawnResult):
             raise TraceCorrupt(self._changed(METRICS_FILE))
         return columns
 
-    def parameters(self) -> Float32Array:
-        """Returns the final model's parameters [D], in the order of the training."""
-        parts = self.named_parameters()
+    @property
+    def best_rounds(self) -> int | None:
+        """Number of rounds that the best model was trained on; None unless it was kept."""
+        best = self.document.get("best")
+        return None if best is None else best["rounds"]
+
+    def parameters(self, which: Which = "last") -> Float32Array:
+        """Returns the parameters [D] of the last or the best model, in the order of the training.
+        Raises InputError if no best model was kept."""
+        parts = self.named_parameters(which)
         # training.json lists the names in the order of the flat vector.
         return np.concatenate([parts[name].ravel() for name in self.document["parameters"]])
 
-    def named_parameters(self) -> dict[str, Float32Array]:
-        """Returns the final model's parameters by name."""
+    def named_parameters(self, which: Which = "last") -> dict[str, Float32Array]:
+        """Returns the parameters of the last or the best model by name. Raises InputError if no
+        best model was kept."""
         import safetensors.numpy  # only needed to read a model, and may not be installed
 
-        content = self._model_content()
+        file, content = self._model_content(which)
         try:
             parts = safetensors.numpy.load(content)
             return {name: parts[name] for name in self.document["parameters"]}
         except (safetensors.SafetensorError, KeyError, ValueError) as error:
-            raise TraceCorrupt(self._unreadable(MODEL_FILE, error)) from None
+            raise TraceCorrupt(self._unreadable(file, error)) from None
 
-    def _model_content(self) -> bytes:
+    def _model_content(self, which: Which) -> tuple[str, bytes]:
+        """Returns the name and the content of a model's file."""
+        file, recorded = MODEL_FILE, self.document["model_sha256"]
+        if which == "best":
+            best = self.document.get("best")
+            if best is None:
+                raise InputError(
+                    f"{shown(str(self.path))} has no best model: its training did not stop early, "
+                    "and its scenario has no table training.stop; take the last one"
+                )
+            # The best model may be the last one.
+            if best["sha256"] != recorded:
+                file, recorded = BEST_FILE, best["sha256"]
         try:
-            with open_regular_file(self.path / MODEL_FILE) as stream:
+            with open_regular_file(self.path / file) as stream:
                 content = stream.read()
         except OSError as error:
-            raise TraceCorrupt(self._unreadable(MODEL_FILE, error)) from None
-        digest = hashlib.sha256(content).hexdigest()
-        if self._verify and digest != self.document["model_sha256"]:
-            raise TraceCorrupt(self._changed(MODEL_FILE))
-        return content
+            raise TraceCorrupt(self._unreadable(file, error)) from None
+        if self._verify and hashlib.sha256(content).hexdigest() != recorded:
+            raise TraceCorrupt(self._changed(file))
+        return file, content
 
     def to_arrow(self) -> pa.Table:
         """Returns the metrics with a row per round and the columns of metrics.parquet, null if a
@@ -544,8 +607,10 @@ class TrainedRun(DrawnResult):
         if not self.metrics["trained"][-1]:
             loss = "not known: no device of the last round trained"
         rounds = self.short.removesuffix(" rounds") or f"{document['rounds']:,}"
+        stopped, best = document.get("stopped"), document.get("best")
+        why = "" if stopped is None else f"; stopped because {stopped['reason']}"
         rows = [
-            ["rounds", f"{rounds}, {self._devices_of_a_round()} in each"],
+            ["rounds", f"{rounds}, {self._devices_of_a_round()} in each{why}"],
             ["task", f"{_task_name(training)}, seed {document['seed']}"],
             ["loss", loss],
         ]
@@ -567,6 +632,10 @@ class TrainedRun(DrawnResult):
                 if self.has_reached(metric):
                     text += ", reached within the errors"
             rows.append([f"held-out {metric.name}", text])
+        if best is not None:
+            file = BEST_FILE if best["sha256"] != document["model_sha256"] else MODEL_FILE
+            said = f"after {counted(best['rounds'], 'round')}, by held-out {best['metric']}: {file}"
+            rows.append(["best model", said])
         rows.append(["trace", f"digest {self.trace_digest}"])
         return rows
 
@@ -622,6 +691,8 @@ class TrainedRun(DrawnResult):
         # Opened again, because cached values may have been read without checking digests.
         checked = type(self).open(self.path)
         _ = checked.metrics, checked.parameters()
+        if checked.best_rounds is not None:
+            checked.parameters("best")
 
     def _unreadable(self, name: str, error: BaseException) -> str:
         return f"{self.path / name} cannot be read ({first_line(error)}); train again"
@@ -647,8 +718,9 @@ class TrainedRunWriter(PartialDirectory):
         description: TaskDescription,
         parameters: Float32Array,
         document: Mapping[str, Any],
+        best: BestModel | None = None,
     ) -> Path:
-        """Writes metrics, model and training.json, and gives the directory its final name. Returns
+        """Writes metrics, models and training.json, and gives the directory its final name. Returns
         its path.
 
         Args:
@@ -656,6 +728,7 @@ class TrainedRunWriter(PartialDirectory):
             description: description of the training.
             parameters: the final model, [D].
             document: further keys of training.json.
+            best: model of the best round, if it is kept.
         """
         # The digest depends on the order of the columns, which is that of the file.
         columns = _metric_values(metrics, description.metrics)
@@ -665,6 +738,14 @@ class TrainedRunWriter(PartialDirectory):
         self._write(METRICS_FILE, buffer.getvalue())
         content = model_content(parameters, description.shapes)
         self._write(MODEL_FILE, content)
+        model_sha256 = hashlib.sha256(content).hexdigest()
+        of_best = {}
+        if best is not None:
+            content = model_content(best.parameters, description.shapes)
+            sha256 = hashlib.sha256(content).hexdigest()
+            of_best["best"] = BestFigures(metric=best.metric, rounds=best.rounds, sha256=sha256)
+            if sha256 != model_sha256:
+                self._write(BEST_FILE, content)
         if words := description.words:
             # Without it the model reads numbers that stand for nothing.
             self._write(VOCABULARY_FILE, json.dumps(words, ensure_ascii=False).encode())
@@ -672,11 +753,12 @@ class TrainedRunWriter(PartialDirectory):
             "format": FORMAT,
             "version": VERSION,
             "metrics_digest": columns_digest(columns),
-            "model_sha256": hashlib.sha256(content).hexdigest(),
+            "model_sha256": model_sha256,
             "parameters": {name: list(shape) for name, shape in description.shapes.items()},
             "task_metrics": [dataclasses.asdict(metric) for metric in description.metrics],
             "optimum": dict(description.optimum),
             "people": dict(description.people),
+            **of_best,
         }
         return self.publish({**head, **document, "packages": package_versions()})
 

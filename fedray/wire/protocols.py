@@ -108,6 +108,10 @@ class Trainer(Protocol):
         """Returns the task's metrics of parameters [D] on held-out data."""
         ...
 
+    def fetch(self, parameters: Kept) -> Pending[Float32Array]:
+        """Returns parameters [D] of a handle, to keep them where the caller is."""
+        ...
+
     def measure_devices(
         self, parameters: Kept, device_ids: UInt64Array, most_examples: int
     ) -> Pending[DeviceMeasures]:

@@ -27,11 +27,13 @@ from fedray.wire.messages import (
     Evaluated,
     Evaluation,
     Measured,
+    Metric,
     TrainingMetrics,
     TrainOrder,
     TrainReport,
 )
 from fedray.wire.protocols import Kept, Trainer
+from .best import best_round, why_stopped
 from .workers import AggregatorWorker, StoreWorker
 
 MOST_PARAMETERS = 3 << 19
@@ -100,6 +102,7 @@ class TrainingLoop:
             finish together; None if equal. It must be a function of the scenario.
         trainer_kind: kind of the trainers' device.
         store: store of the sums, if devices add the noise; else None.
+        judged: metric by which the best round is kept and a training ends; None to keep no round.
 
     metrics: one row per round so far.
     last_evaluation: the latest evaluation in these rows, or None.
@@ -115,7 +118,9 @@ class TrainingLoop:
         loads: Loads | None = None,
         trainer_kind: str = "cpu",
         store: StoreWorker | None = None,
+        judged: Metric | None = None,
     ) -> None:
+        self._judged = judged
         self.trainer_kind = trainer_kind
         self._scenario, self._trainers, self._aggregator = scenario, trainers, aggregator
         # Without it, sums of devices would come to the aggregator.
@@ -134,7 +139,12 @@ class TrainingLoop:
         self.last_evaluation: Evaluation | None = None
         self.evaluated = 0
         self.devices_at_once = 0
-        self._evaluations: dict[int, Pending[Evaluation]] = {}
+        self._evaluations: dict[int, tuple[Pending[Evaluation], Kept]] = {}
+        """Evaluations that are awaited, with the evaluated parameters, by their last round."""
+        self._best: tuple[int, Kept] | None = None
+        """Last round and parameters of the best evaluation so far."""
+        self._best_kept: tuple[int, NDArray[np.float32]] | None = None
+        """The same as of the last known state of the aggregator, in this process."""
         self._aggregator_state: dict[str, NDArray] = {}
         """The state it last reported; empty before that. `_since` has the rounds after it."""
         self._store_state: dict[str, NDArray] = {}
@@ -157,8 +167,24 @@ class TrainingLoop:
         # Recorded only after it was trained, because until then `_steadily` repeats it.
         self._since.append((round_index, cohort))
         if (round_index + 1) % self._states_every == 0:
-            self._steadily(self._fetch_state)
+            self._steadily(self._settle)
+        # A training that may end must know its evaluation before the next round.
+        if self._scenario.training.stop is not None:
+            self._steadily(self._collect_evaluations)
         return self.metrics[-1]
+
+    @property
+    def why_stopped(self) -> str:
+        """Reason to end the training after its last round; empty to continue."""
+        if self._judged is None:
+            return ""
+        return why_stopped(self.metrics, self._judged, self._scenario.training.stop)
+
+    @property
+    def best(self) -> tuple[int, NDArray[np.float32]] | None:
+        """Index of the round after which the best evaluation was, and its parameters [D], after
+        `state` or `finish`; None without one."""
+        return self._best_kept
 
     def measure(self, device_ids: NDArray[np.uint64], most_examples: int) -> DeviceMeasures:
         """Returns the metrics of the newest model on the first examples of devices [G], by one
@@ -178,14 +204,21 @@ class TrainingLoop:
         self._steadily(self._settle)
         if self.metrics[-1].evaluation is None:
             parameters = self._aggregator_state["parameters"]
-            self._evaluations[self.next_round - 1] = self._trainers[-1].evaluate(parameters)
+            answer = self._trainers[-1].evaluate(parameters)
+            self._evaluations[self.next_round - 1] = answer, parameters
             self._collect_evaluations()
+            self._keep_best()
         return self._aggregator_state
 
     def state(self) -> dict[str, NDArray]:
         """Returns everything that a resumed training needs, between two rounds."""
         self._steadily(self._settle)
+        best = {}
+        if self._best_kept is not None:
+            index, parameters = self._best_kept
+            best = {"best.round": np.array(index), "best.parameters": parameters}
         return {
+            **best,
             "devices_at_once": np.array(self.devices_at_once),
             "trainer_device": np.array(self.trainer_kind),
             "metrics": np.array(_text_of(self.metrics)),
@@ -207,6 +240,8 @@ class TrainingLoop:
             )
         self._aggregator_state = under("aggregator.", state)
         self._store_state = under("store.", state)
+        if "best.round" in state:
+            self._best_kept = int(state["best.round"]), state["best.parameters"]
         # The rows tell which version of the model the aggregator restores.
         self.metrics = _metrics_of(str(state["metrics"]))
         self._steadily(lambda: None)  # so that a state that the aggregator refuses is refused now
@@ -264,8 +299,9 @@ class TrainingLoop:
         # Rounds since are trained again and append the same rows, bit for bit. An evaluation of the
         # state's own version may have lost its argument too.
         del self.metrics[version:]
+        self._best = self._best_kept
         self._evaluations = {
-            index: self._trainers[-1].evaluate(newest)
+            index: (self._trainers[-1].evaluate(newest), newest)
             for index in self._evaluations
             if index < version
         }
@@ -273,9 +309,16 @@ class TrainingLoop:
             self._train(round_index, cohort)
 
     def _settle(self) -> None:
-        # Evaluations are awaited first, so that the saved rows include them.
+        # Evaluations are awaited first, so that the saved rows include them, and so that the best
+        # of these rows is kept before its handle may be lost.
         self._collect_evaluations()
+        self._keep_best()
         self._fetch_state()
+
+    def _keep_best(self) -> None:
+        if self._best is not None and self._best is not self._best_kept:
+            index, kept = self._best
+            self._best_kept = self._best = index, self._trainers[-1].fetch(kept).result()
 
     def _start_store(self, store: StoreWorker, dimension: int) -> None:
         state = self._store_state
@@ -343,7 +386,7 @@ class TrainingLoop:
         every = self._scenario.training.rounds_between(self._scenario.rounds.count)
         if (round_index + 1) % every == 0:
             # Awaited a round later, so that it runs beside the next round.
-            self._evaluations[round_index] = self._trainers[-1].evaluate(newest)
+            self._evaluations[round_index] = self._trainers[-1].evaluate(newest), newest
         self.metrics.append(TrainingMetrics(report, clip=clip))
 
     def _groups(self, round_index: int, cohort: Cohort) -> list[_Group]:
@@ -382,11 +425,13 @@ class TrainingLoop:
         return [[groups[index] for index in share] for share in shares if share]
 
     def _collect_evaluations(self) -> None:
-        for round_index, pending in self._evaluations.items():
+        for round_index, (pending, kept) in self._evaluations.items():
             self.last_evaluation, self.evaluated = pending.result(), round_index + 1
             self.metrics[round_index] = dataclasses.replace(
                 self.metrics[round_index], evaluation=self.last_evaluation
             )
+            if self._judged is not None and best_round(self.metrics, self._judged) == round_index:
+                self._best = round_index, kept
         self._evaluations.clear()
 
 
