@@ -154,6 +154,15 @@ METRICS = (
     "noise. They are a simulation's records; to publish them from a deployment would cost privacy "
     "that is not accounted for."
 )
+CHOSEN_BY = {
+    "public": "The end and the best round were chosen by public held-out data, which costs no "
+    "privacy.",
+    "clients": "The end and the best round were chosen by data of held-out clients, and what that "
+    "reveals of them costs privacy that is not accounted for.",
+    "callback": "A callback chose the end, and whatever it read besides released models and public "
+    "data costs privacy that is not accounted for.",
+}
+"""Sentences on the choice of a training's last round, by its origin (`Stopped.chosen_by`)."""
 SCALED_NOISE = (
     "In each round {sample} of the {goal} accepted devices really trained. The noise on their sum "
     "was scaled by {sample} / the number accepted, as is the practice of DP-FTRL studies. So the "
@@ -251,6 +260,11 @@ def _scaled_noise(run: Scenario) -> str:
 
 def _trains(run: Scenario) -> bool:
     return run.training.enabled
+
+
+def _chosen_by(run: Scenario) -> str:
+    assert run.training.stop is not None
+    return CHOSEN_BY[run.training.stop.held_out]
 
 
 def _scales_noise(run: Scenario) -> bool:
@@ -377,6 +391,7 @@ OF_RUNS: tuple[Row[Scenario], ...] = (
     Row(_buffers, _RUN, lambda run: run.rounds.buffer is not None),
     Row(PUBLIC_SEED, "the seed that the trace records"),
     Row(METRICS, "the metrics that the trained run records", _trains),
+    Row(_chosen_by, _RUN, lambda run: _trains(run) and run.training.stop is not None),
     Row(lambda run: run.training.weighting.assumption, _RUN, _trains),
     Row(_scaled_noise, _RUN, _scales_noise),
     Row(INITIAL, _RUN, lambda run: _trains(run) and run.training.initial is not None),

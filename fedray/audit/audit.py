@@ -45,6 +45,7 @@ from fedray.scenario import Scenario
 from fedray.scenario.trust import AnyTrust
 from fedray.trace.imported import ImportedTrace, LeftOut
 from fedray.trace.reader import Trace
+from fedray.trace.trained import Stopped
 
 
 class ClassShare(TypedDict):
@@ -88,6 +89,8 @@ class Audit(DrawnResult):
     """The trace's digest."""
     ended: str
     """End of the run: completed, or the reason why it is not; "imported" for a log."""
+    stopped: IfAny[Stopped]
+    """Reason for which the training ended before its last planned round. Absent for other runs."""
     patterns: NotInJson[Patterns]
     """Every device's rounds."""
     names: NotInJson[DeviceNames]

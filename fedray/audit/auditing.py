@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fedray.audit.any_run import planned_guarantee
 from fedray.audit.assumptions import ASSUMED, WITHOUT_NOISE, Assumption, assumptions_of, other_tasks
 from fedray.audit.audit import Audit
 from fedray.audit.check import check_claim, check_participation
@@ -30,6 +31,7 @@ from fedray.audit.mechanism_audit import (
     conditional,
     not_of_this_run,
     refuted,
+    stopped,
     with_person,
 )
 from fedray.audit.names import DeviceNames
@@ -148,6 +150,9 @@ def audit_trace(
     # A claim cannot supply figures for a run without noise.
     known = [] if used.no_guarantee else audited
     mechanisms = _withdrawn(known, subject.log, findings)
+    stopped_by = (opened.run if trained is None else trained.document).get("stopped")
+    if stopped_by is not None and subject.scenario is not None:
+        mechanisms = [_stopped(each, subject.scenario, used.delta) for each in mechanisms]
     # Last, because withdrawn guarantees of a device are withdrawn for a person too.
     persons = Persons.of(patterns, subject.scenario)
     if persons is not None:
@@ -161,6 +166,7 @@ def audit_trace(
         path=opened.path,
         digest=opened.digest,
         ended="imported" if run is None else run.run["ended"],
+        stopped=stopped_by,
         patterns=patterns,
         names=names,
         mechanisms=tuple(mechanisms),
@@ -684,6 +690,11 @@ def _withdrawn(
     if broken_noise(findings):
         return [not_of_this_run(each) for each in mechanisms]
     return mechanisms
+
+
+def _stopped(mechanism: MechanismAudit, scenario: Scenario, delta: float) -> MechanismAudit:
+    strategy, noise = mechanism.strategy, mechanism.permitted
+    return stopped(mechanism, planned_guarantee(scenario, strategy, noise, delta))
 
 
 def _clients(

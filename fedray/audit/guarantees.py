@@ -47,6 +47,8 @@ SCOPES = {
     "those of the trace, whether or not it was enforced",
     "sampled": "every run whose rounds draw each stored upload with this probability, "
     "independently and in secret",
+    "planned": "every run of these rules that stops by its models before or after all its planned "
+    "rounds, whichever devices take part",
     "filtered": "every run in which the server excludes devices at their budget in this way, "
     "whichever devices take part",
     "without breakers": "this run as it might have been without the devices that break the claim",
@@ -101,8 +103,8 @@ class Guarantee(Document):
     filter."""
 
     name: str
-    """"observed", "enforced", "claimed", "corrected", "sampled" or "filtered"; `scope` states the
-    subject of each."""
+    """"observed", "enforced", "claimed", "corrected", "sampled", "filtered" or "planned"; `scope`
+    states the subject of each."""
     participation: Annotated[MinSep | None, Keys("rounds max_participations")]
     """(b, k); for the observed guarantee, the one that the trace obeys."""
     sensitivity: Annotated[Sensitivity | None, Keys("sensitivity=value is_exact theorem")]
@@ -241,7 +243,7 @@ def of_limits(
     """Returns the guarantee for every pattern that some limits allow.
 
     Args:
-        name: "observed", "enforced", "claimed" or "corrected".
+        name: name of the guarantee; see `Guarantee`.
         limits: the allowed participation, with its reason.
         strategy: the mechanism.
         noise: noise of the run; None if unknown.

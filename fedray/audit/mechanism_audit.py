@@ -16,6 +16,11 @@ from fedray.mechanisms.named import name_of
 from fedray.mechanisms.strategy import Strategy
 from fedray.trace.imported import ImportedTrace
 
+STOPPED_BY_MODELS = (
+    "it would hold for a number of rounds that was fixed before, but released models decided it"
+)
+"""Reason why no guarantee may rest on the rounds of a run that its training stopped."""
+
 
 class Release(NamedTuple):
     """One release of a round."""
@@ -60,6 +65,8 @@ class MechanismAudit(Document):
     filtered: Guarantee | None = None
     """The guarantee that a filter gives by excluding devices at their budget; None for a run
     without one."""
+    planned: IfAny[Guarantee] = None
+    """The guarantee of all planned rounds. Absent unless the run's training stopped early."""
     person: IfAny[PersonAudit] = None
     """Privacy of a person instead of a device. Absent if owners are unknown."""
 
@@ -70,8 +77,9 @@ class MechanismAudit(Document):
 
     @property
     def of_server(self) -> list[Guarantee]:
-        """Guarantees by the server's sampling and by its filter, if any."""
-        return [each for each in (self.sampled, self.filtered) if each is not None]
+        """Guarantees by the server's sampling, by its filter, and of a stopped run, if any."""
+        found = (self.sampled, self.filtered, self.planned)
+        return [each for each in found if each is not None]
 
     @property
     def observed_and_enforced(self) -> tuple[Guarantee, Guarantee]:
@@ -142,7 +150,7 @@ def with_person(
         corrected: the claim's guarantee with broken statements corrected; None without a claim.
     """
     # Amplification by sampling has no figure here: a person's uploads are drawn one by one.
-    of_rules = [mechanism.enforced, mechanism.claimed, mechanism.filtered]
+    of_rules = [mechanism.enforced, mechanism.claimed, mechanism.filtered, mechanism.planned]
     # A claim without a broken limit is corrected to a guarantee of the same name, which rests on
     # the rules too: it stands only for a claim that limits nothing itself.
     if corrected is not None and not (corrected.name == "claimed" and mechanism.claimed.is_known):
@@ -177,11 +185,27 @@ def conditional(mechanism: MechanismAudit, log: ImportedTrace) -> MechanismAudit
     )
 
 
+def stopped(mechanism: MechanismAudit, planned: Guarantee) -> MechanismAudit:
+    """Returns a mechanism of a run that its training stopped early: a guarantee may rest on all
+    planned rounds only, since released models decided how many there were."""
+    named = {
+        name: each
+        for name in ("enforced", "claimed", "sampled")
+        if (each := getattr(mechanism, name)) is not None
+    }
+    not_resting = {
+        name: replace(each, may_rest_on=False, reason=f"{each.reason}; {STOPPED_BY_MODELS}")
+        for name, each in named.items()
+        if each.may_rest_on
+    }
+    return replace(mechanism, planned=planned, **not_resting)
+
+
 def not_of_this_run(mechanism: MechanismAudit) -> MechanismAudit:
     """Returns a claimed mechanism whose guarantees are not to be rested on, since the run had
     another mechanism or noise."""
     said = "the run did not add the noise that is claimed, so this is no statement about it"
-    named = ("enforced", "claimed", "sampled", "filtered")
+    named = ("enforced", "claimed", "sampled", "filtered", "planned")
     guarantees = {name: getattr(mechanism, name) for name in named}
     withdrawn = {
         name: replace(each, may_rest_on=False, reason=said)

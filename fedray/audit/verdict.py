@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fedray.audit.assumptions import UNSEEN, other_tasks
+from fedray.audit.assumptions import CHOSEN_BY, UNSEEN, other_tasks
 from fedray.audit.audit import Audit
 from fedray.audit.basis import SECRET_DRAWS, weak_text
 from fedray.audit.claimed import claimed_limits
@@ -407,6 +407,36 @@ def _most_within(days: float, wait_seconds: float) -> int:
     return math.floor(86_400.0 * days / wait_seconds) + 1
 
 
+def on_stopped(audit: Audit) -> Remark | None:
+    """Returns a remark on a run that its training stopped: the epsilon of all planned rounds, on
+    which a guarantee may rest, beside that of the rounds done; None for other runs."""
+    stopped, scenario = audit.stopped, audit.scenario
+    if stopped is None or scenario is None:
+        return None
+    of = counted(scenario.rounds.count, "planned round")
+    said = f"The training stopped after {audit.rounds:,} of {of}."
+    used = audit.mechanisms[0] if audit.mechanisms else None
+    planned = None if used is None else used.planned
+    if used is not None and planned is not None and planned.epsilon is not None:
+        done = used.enforced.epsilon
+        said += (
+            f" Epsilon of the rounds done is {'unknown' if done is None else up(done)} (enforced), "
+            "if their number was fixed before; that of all planned rounds is "
+            f"{up(planned.epsilon)} (planned), wherever it stops."
+        )
+    text = f"{said} {CHOSEN_BY[stopped['chosen_by']]}"
+    # A claim about the rounds done holds for a number of rounds that no model decides.
+    return Remark(text, is_about_epsilon=True, is_doubt=_claims_fewer(audit))
+
+
+def _claims_fewer(audit: Audit) -> bool:
+    """Whether a claim is about fewer rounds than were planned."""
+    claim, scenario = audit.claim, audit.scenario
+    if claim is None or scenario is None:
+        return False
+    return (claim.rounds or audit.rounds) < scenario.rounds.count
+
+
 def on_trained_sample(audit: Audit) -> Remark | None:
     """Returns a remark that a model trained on a sample of each round lacks the guarantee."""
     run = audit.scenario
@@ -505,6 +535,7 @@ REMARKS: tuple[Callable[[Audit], Remark | None], ...] = (
     on_unchecked_claim,
     on_guarantee,
     on_person,
+    on_stopped,
     on_target,
     on_trained_sample,
     on_clients,

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from datetime import UTC, date, datetime
 from pathlib import Path
 
+from fedray.audit.any_run import last_report, worst_participation
 from fedray.audit.auditing import audit_trace
 from fedray.audit.claims import Claim
 from fedray.audit.ledger import Ledger
@@ -17,8 +18,6 @@ from fedray.audit.questions import charged_plan, vocabulary_cost
 from fedray.base.errors import InputError, Refused
 from fedray.mechanisms.accounting.zcdp import rho_of
 from fedray.mechanisms.participation import MinSep
-from fedray.runs.calibrated import worst_participation
-from fedray.runs.sustainable import last_report
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario, SeveralTasks
 from fedray.scenario.several_tasks import tasks_of

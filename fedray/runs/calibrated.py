@@ -10,14 +10,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal, TypeVar
 
+from fedray.audit.any_run import worst_participation
 from fedray.audit.calibration import calibrate_trace, check_only_models, limit_of_scale
-from fedray.audit.guarantees import described, fitting, limits_of_schedule
+from fedray.audit.guarantees import described
 from fedray.audit.noise import ServerNoise, least_multiplier, most_changed, permitted_noise
 from fedray.audit.rules import rules_of
 from fedray.base.errors import InputError
 from fedray.base.rounding import at_least, decimals_of, given
 from fedray.mechanisms.participation import MinSep
-from fedray.runs.sustainable import contributions_of_a_device
 from fedray.scenario import Scenario, SeveralTasks
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
@@ -128,26 +128,6 @@ def ensures(participation: MinSep | None) -> bool:
     return participation is not None and (
         participation.min_sep > 1 or participation.max_participations < participation.rounds
     )
-
-
-def worst_participation(scenario: Scenario) -> MinSep:
-    """Returns the tightest participation that the rules ensure in every run of a scenario.
-
-    Upload windows end at known times, so that what an audit will enforce is known. The times of
-    other rounds are not, so a timer only limits how often a device comes in the days of a run.
-    """
-    n = scenario.rounds.count
-    if scenario.rounds.uploads is not None:
-        permitted = limits_of_schedule(scenario, n).participation
-        assert permitted is not None, "stored uploads always have limits"
-        return permitted
-    rules = [each for each in rules_of(scenario.participation) if not each.unkept]
-    caps = [each.most for each in rules if each.most is not None]
-    if scenario.rounds.buffer is None:
-        # Buffers overlap, so an audit of their times may allow more than a timer does.
-        caps += [each.most for each in contributions_of_a_device(scenario)]
-    b = max((each.separation for each in rules), default=1)
-    return fitting(n, min(max(1, b), n), min(caps, default=n))
 
 
 def _demand_rules(scenario: Scenario, permitted: MinSep | None) -> None:

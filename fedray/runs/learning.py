@@ -837,9 +837,7 @@ class _Training:
         is_within = trace.path.parent == self.writer.partial
         document = {
             "trace_digest": trace.digest,
-            "trace": trace.path.name
-            if is_within
-            else os.path.relpath(trace.path.resolve(), own),
+            "trace": trace.path.name if is_within else os.path.relpath(trace.path.resolve(), own),
             "rounds": self._loop.next_round,
             "seed": self._scenario.training_seed,
             **self._scenario.to_document(),

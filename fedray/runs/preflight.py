@@ -5,8 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
+from fedray.audit.any_run import worst_participation
 from fedray.mechanisms.participation import MinSep
-from fedray.runs.calibrated import calibrated_for, worst_participation
+from fedray.runs.calibrated import calibrated_for
 from fedray.runs.sustainable import check_sustainable
 from fedray.scenario import Scenario, SeveralTasks
 from fedray.scenario.several_tasks import tasks_of

@@ -4,20 +4,12 @@ that passes may still starve."""
 
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
 
+from fedray.audit.any_run import contributions_of_a_device, last_start
 from fedray.base.errors import InputError, Unsustainable
 from fedray.scenario import Scenario, SeveralTasks
 from fedray.scenario.several_tasks import tasks_of
 from fedray.scenario.uploads import CyclicSchedule
-
-
-class _Bound(NamedTuple):
-    """Largest number of contributions of a device to a run, and the rule that limits it."""
-
-    most: int
-    rule: str
-    remedy: str
 
 
 def check_sustainable(scenario: Scenario | SeveralTasks) -> None:
@@ -125,37 +117,6 @@ def _too_many_contributions(scenario: Scenario, parts: int, name: str) -> Iterat
             )
 
 
-def contributions_of_a_device(scenario: Scenario) -> Iterator[_Bound]:
-    """Yields an upper bound on the contributions of a device for each rule that limits them."""
-    participation = scenario.participation
-    # A device that has lost its history no longer knows how often or when it took part.
-    if participation.history_loss_per_day is not None:
-        return
-    cap = participation.max_participations
-    if cap is not None:
-        yield _Bound(cap, f"participation.max_participations={cap}", "raise the cap")
-    # Devices with wrong clocks, or that ignore the timer, may take part at any time.
-    is_kept = participation.timer_violators == 0.0 and participation.clock_skew_hours == 0.0
-    wait = participation.wait_seconds
-    if is_kept and wait > 0.0:
-        # A wait of next to nothing would allow infinitely many.
-        most = math.floor(min(last_report(scenario) / wait, 2.0**62)) + 1
-        days = scenario.rounds.max_days
-        rule = (
-            f"{participation.keys_by_rule['time']} lets a device take part at most {most:,} "
-            f"time{'s' if most > 1 else ''} in rounds.max_days={days:g}"
-        )
-        yield _Bound(most, rule, "shorten the wait or raise max_days")
-    for each in participation.policies or ():
-        most = each.most_contributions(last_report(scenario))
-        if most is not None:
-            rule = (
-                f"{each.keys_by_rule['time']} lets a device take part at most {most:,} times in "
-                f"rounds.max_days={scenario.rounds.max_days:g}"
-            )
-            yield _Bound(most, rule, "raise participations or max_days")
-
-
 def _too_slow(scenario: Scenario) -> Iterator[str]:
     """Yields a reason if rounds start too far apart for the days of the run."""
     rounds = scenario.rounds
@@ -163,24 +124,12 @@ def _too_slow(scenario: Scenario) -> Iterator[str]:
     if minutes is None:
         return
     last = (rounds.count - 1) * minutes * 60.0
-    if last > _last_start(scenario):
+    if last > last_start(scenario):
         yield (
             f"rounds.min_minutes_between={minutes:g}: the last of {rounds.count:,} rounds starts "
             f"on day {last / 86_400.0:,.1f} at the earliest, but "
             f"rounds.max_days={rounds.max_days:g}; lower it or rounds.count, or raise max_days"
         )
-
-
-def _last_start(scenario: Scenario) -> float:
-    """Returns the latest start of a round, seconds since start: the end of the last window."""
-    rounds = scenario.rounds
-    # One more window allows for max_days that end within a window, and for rounding.
-    return 86_400.0 * rounds.max_days + 60.0 * rounds.look_ahead_minutes
-
-
-def last_report(scenario: Scenario) -> float:
-    """Returns the latest time of a contribution that counts, seconds since start."""
-    return _last_start(scenario) + 60.0 * scenario.rounds.report_timeout_minutes
 
 
 def _most_devices(scenario: Scenario) -> int:
