@@ -2,7 +2,8 @@
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -12,7 +13,14 @@ from fedray.base.errors import InputError
 from fedray.runtime import devices
 from fedray.scenario.training import Training
 from fedray.wire.messages import Evaluated, Evaluation, Measured
-from .data.source import FIRST_HELD_OUT, DamagedExamples, ExampleSource, Ids, Integers
+from .data.source import (
+    FIRST_HELD_OUT,
+    DamagedExamples,
+    Examples,
+    ExampleSource,
+    Ids,
+    Integers,
+)
 from .tasks.layout import named, tensors
 from .tasks.task import Batch, Parameters, Task, Vector
 
@@ -42,22 +50,35 @@ def evaluate(
     Raises:
         InputError: the data of some of these devices cannot be read.
     """
+    order, counts, data = held_out(source, training)
+    with damage_refused("held-out"):
+        sums = device_sums(task, source, order, counts, parameters)
+    metrics = {
+        metric.name: measured(sums[metric.name], metric.is_exponential) for metric in task.metrics
+    }
+    return Evaluation(metrics, data)
+
+
+def held_out(source: ExampleSource, training: Training) -> tuple[Ids, Integers, Evaluated]:
+    """Returns the held-out devices that have examples, [G], in ascending order of the numbers of
+    examples that are used, [G], and what data that is."""
     wanted = min(training.evaluation_devices, source.held_out_devices)
     device_ids = FIRST_HELD_OUT + np.arange(wanted, dtype=np.uint64)
+    return used_of(source, training, device_ids, int(source.held_out_devices))
+
+
+def used_of(
+    source: ExampleSource, training: Training, device_ids: Ids, of: int
+) -> tuple[Ids, Integers, Evaluated]:
+    """Returns the same of any devices, which are some `of` so many."""
     held = source.examples_on(device_ids)
     used = examples_used(held, training.evaluation_examples)
     # Sums of floats depend on the order, which is fixed to ascending numbers of examples.
     by_examples = np.argsort(used, kind="stable")
     # Devices without examples come first in it, and are left out.
     order = by_examples[np.count_nonzero(used == 0) :]
-    with damage_refused("held-out"):
-        sums = device_sums(task, source, device_ids[order], used[order], parameters)
-    metrics = {
-        metric.name: _measured(sums[metric.name], metric.is_exponential) for metric in task.metrics
-    }
-    devices = int((used > 0).sum())
-    counts = int(used.sum()), int(held.sum()), devices, int(source.held_out_devices)
-    return Evaluation(metrics, Evaluated(*counts))
+    data = Evaluated(int(used.sum()), int(held.sum()), order.size, of)
+    return device_ids[order], used[order], data
 
 
 def examples_used(held: Integers, most: int | None) -> Integers:
@@ -97,9 +118,37 @@ def device_sums(
     Raises:
         DamagedExamples: the data of some of these devices cannot be read.
     """
+    sums = {metric.name: np.zeros((device_ids.size, 2)) for metric in task.metrics}
+    for piece in pieces_of(task, source, device_ids, counts, parameters):
+        begins = piece.lengths.cumsum() - piece.lengths
+        for name, single in piece.measures.items():
+            np.add.at(sums[name], piece.owners, np.add.reduceat(single, begins, axis=0))
+    return sums
+
+
+class Piece(NamedTuple):
+    """Examples that were measured together: R rows of consecutive examples of a device, B in all."""
+
+    owners: Integers
+    """Place of the device of each row, [R]."""
+    lengths: Integers
+    """Number of examples of each row, [R]."""
+    examples: Examples
+    """The examples in order of the rows, [B, *shape] by field."""
+    measures: Mapping[str, Float64Array]
+    """Numerator and weight of each example, [B, 2], by the name of the metric."""
+
+
+def pieces_of(
+    task: Task,
+    source: ExampleSource,
+    device_ids: Ids,
+    counts: Integers,
+    parameters: Vector | torch.Tensor,
+) -> Iterator[Piece]:
+    """Yields the measured examples of devices, piece by piece; see `device_sums`."""
     flat = parameters if isinstance(parameters, torch.Tensor) else torch.tensor(parameters)
     start = named(flat[None, :], task.shapes)
-    sums = {metric.name: np.zeros((device_ids.size, 2)) for metric in task.metrics}
     # Memory stays bounded for any number of examples, so a device may be in several pieces.
     pieces = -(-counts // EXAMPLES_AT_ONCE)
     owners = np.repeat(np.arange(counts.size), pieces)
@@ -111,15 +160,12 @@ def device_sums(
         # Rows that are shorter repeat their last example, which is then left out.
         is_own = columns < lengths[some, None]
         positions = firsts[some, None] + np.minimum(columns, lengths[some, None] - 1)
-        examples = tensors(source.examples(device_ids[owners[some]], positions), flat.device)
+        found = source.examples(device_ids[owners[some]], positions)
+        examples = {name: part[is_own] for name, part in found.items()}
         # The model is the same for all, so they may count as a single device.
-        chosen = torch.from_numpy(np.flatnonzero(is_own)).to(flat.device)
-        batch = {name: part.flatten(0, 1)[chosen][None] for name, part in examples.items()}
-        measured, at_once = _measure(task, start, batch, at_once)
-        begins = lengths[some].cumsum() - lengths[some]
-        for name, single in measured.items():
-            np.add.at(sums[name], owners[some], np.add.reduceat(single, begins, axis=0))
-    return sums
+        batch = {name: part[None] for name, part in tensors(examples, flat.device).items()}
+        measures, at_once = _measure(task, start, batch, at_once)
+        yield Piece(owners[some], lengths[some], examples, measures)
 
 
 def _measure(
@@ -178,7 +224,7 @@ def damage_refused(data: str) -> Iterator[None]:
         ) from None
 
 
-def _measured(sums: Float64Array, is_exponential: bool) -> Measured:
+def measured(sums: Float64Array, is_exponential: bool) -> Measured:
     """Returns value and standard error of a ratio, given its sums [devices, 2]."""
     numerators, weights = sums.T
     devices = weights.size

@@ -22,6 +22,7 @@ from fedray.scenario.weighting import MeanWeighting
 from fedray.wire.messages import (
     DeviceMeasures,
     Evaluation,
+    GroupSums,
     TaskDescription,
     TrainOrder,
     TrainReport,
@@ -32,6 +33,7 @@ from .data.planted import with_phrases
 from .data.recorded import RecordedExamples
 from .data.source import DamagedExamples, ExampleSource, Ids, Integers
 from .evaluation import EXAMPLES_AT_ONCE, device_sums, evaluate
+from .groups import By, GroupFunction, group_sums
 from .tasks.factory import task_of
 from .tasks.initial import start_of
 from .tasks.layout import Shapes, named, size_of
@@ -212,6 +214,13 @@ class LocalTrainer(GroupTrainer):
             return evaluate(
                 self._task, self._examples, self._scenario.training, self._placed(parameters)
             )
+
+    def group_sums(self, parameters: Vector, by: By | GroupFunction) -> GroupSums:
+        """Returns sums of the metrics of parameters [D] by group and device."""
+        _use_one_thread()
+        with devices.device_errors(TOO_LARGE):
+            placed = self._placed(parameters)
+            return group_sums(self._task, self._examples, self._scenario, placed, by)
 
     def fetch(self, parameters: Vector) -> Vector:
         """Returns parameters [D], which the aggregator's process may have kept."""

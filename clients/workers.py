@@ -70,6 +70,7 @@ class TrainerWorker(WorkerProxy):
     describe, initial_parameters = called("describe"), called("initial_parameters")
     seconds_per_device, evaluate = called("seconds_per_device"), called("evaluate")
     measure_devices, fetch = called("measure_devices"), called("fetch")
+    group_sums = called("group_sums")
 
 
 def shard_count(scenario: Scenario | SeveralTasks, placement: Placement, cpus: float) -> int:

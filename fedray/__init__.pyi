@@ -50,6 +50,7 @@ from fedray.report.progress import show_progress as show_progress
 from fedray.runs.answers import Answers as Answers
 from fedray.runs.answers import answer as answer
 from fedray.runs.calibrated import calibrated as calibrated
+from fedray.runs.grouped import evaluate as evaluate
 from fedray.runs.learning import train_many as train_many
 from fedray.runs.pipeline import resume_run as resume_run
 from fedray.runs.pipeline import run_scenario as run_scenario
@@ -88,6 +89,7 @@ from fedray.studies.sweep.run import run_sweep as run_sweep
 from fedray.studies.sweep.sweep import Estimate as Estimate
 from fedray.studies.sweep.sweep import MechanismSpec as MechanismSpec
 from fedray.studies.sweep.sweep import Sweep as Sweep
+from fedray.trace.groups import Groups as Groups
 from fedray.trace.imported import ImportedTrace as ImportedTrace
 from fedray.trace.imported import open_trace as open_trace
 from fedray.trace.reader import Trace as Trace

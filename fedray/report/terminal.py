@@ -28,6 +28,7 @@ from fedray.report.audits import (
     utility_table,
     worst_devices_table,
 )
+from fedray.report.groups import groups_tables
 from fedray.report.table import Paragraph, Piece, Table, bullets
 from fedray.trace.trained import TrainedRun
 
@@ -195,6 +196,8 @@ def training_text(title: str, trained: TrainedRun) -> Iterator[Piece]:
         trained: the run.
     """
     yield Table.facts(f"{title}: {trained.short}" if trained.short else title, trained.rows())
+    for each in trained.groups:
+        yield from groups_tables(each)
     yield from (Paragraph("WARNING   ", each) for each in trained.warnings)
     if trained.warnings:
         yield ""

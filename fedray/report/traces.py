@@ -9,6 +9,7 @@ from fedray.audit.assumptions import assumptions_of_import
 from fedray.base.rounding import counted, in_words
 from fedray.imports.log_times import shown_range
 from fedray.report.audits import classes_table
+from fedray.report.groups import groups_tables
 from fedray.report.table import Table
 from fedray.scenario.privacy import NO_GUARANTEE
 from fedray.trace.imported import ImportedTrace
@@ -81,7 +82,8 @@ def imported_tables(trace: ImportedTrace) -> list[Table]:
 
 def trained_tables(trained: TrainedRun) -> list[Table]:
     """Returns the training of a run, and its mechanism."""
-    return [Table.facts("The trained run", trained.rows()), mechanism_table(trained)]
+    by_group = [table for each in trained.groups for table in groups_tables(each)]
+    return [Table.facts("The trained run", trained.rows()), *by_group, mechanism_table(trained)]
 
 
 def mechanism_table(trained: TrainedRun) -> Table:

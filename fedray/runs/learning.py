@@ -45,6 +45,7 @@ from fedray.clients.workers import TrainerWorker, shard_count, start_trainers
 from fedray.encoding.factory import encoding_of
 from fedray.mechanisms.triangular import MatrixFile
 from fedray.runs.evaluations import Evaluations
+from fedray.runs.grouped import grouped
 from fedray.runs.noise_ahead import LEARNABLE, noise_ahead, told_ahead
 from fedray.runs.simulation import about_run
 from fedray.runtime.placement import Placement
@@ -72,6 +73,7 @@ from fedray.server.learning.workers import (
 )
 from fedray.trace.checkpoints import Checkpoints, has_checkpoint, prefixed, under
 from fedray.trace.cut import cut_trace
+from fedray.trace.groups import Groups
 from fedray.trace.imported import ImportedTrace, open_trace
 from fedray.trace.partial import new_directory, partial_directory, with_resume_hint
 from fedray.trace.progress import read_progress
@@ -136,7 +138,7 @@ def train(
     value.check_scale()
     # Unread data is read here once, so that its progress is shown.
     build_index(value, on_progress)
-    check_stop(value)
+    check_report(value)
     time_of_devices = DeviceTime(value)
     # The length of the training decides whether it is worth starting Ray.
     here = (placement or Placement()).resolved(
@@ -165,14 +167,22 @@ def train(
         raise with_resume_hint(error, directory) from None
 
 
-def check_stop(scenario: Scenario) -> None:
-    """Raises InputError if `training.stop` names a metric that the task does not have; the data
-    must have been read."""
-    if scenario.training.stop is None or not scenario.training.enabled:
+def check_report(scenario: Scenario) -> None:
+    """Raises InputError if `training.stop` names a metric that the task does not have, or its data
+    has no groups of `training.report_by`; the data must have been read."""
+    training = scenario.training
+    if not training.enabled or (training.stop is None and not training.report_by):
         return
-    from fedray.clients.tasks.factory import task_of  # it loads torch, which few runs need here
+    # They load torch, which few runs need here.
+    from fedray.clients.groups import check_by
+    from fedray.clients.tasks.factory import task_of
 
-    named_metric(task_of(scenario, source_of(scenario).fields).metrics, scenario.training.stop)
+    source = source_of(scenario)
+    task = task_of(scenario, source.fields)
+    named_metric(task.metrics, training.stop)
+    fields = getattr(task, "source", None) or source
+    for by in training.report_by:
+        check_by(by, fields.fields, "training.report_by")
 
 
 def named_metric(metrics: Sequence[Metric], stop: Stop | None) -> Metric:
@@ -862,6 +872,8 @@ class _Training:
         best = None
         if self.stopped is not None:
             document["stopped"] = self.stopped
+        if groups := self._groups(model["parameters"]):
+            document["groups"] = json_of(groups)
         # A repetition on the trace that such a training has left keeps it too.
         if self._scenario.training.stop is not None or trace.run.get("stopped"):
             best = self._best()
@@ -869,6 +881,18 @@ class _Training:
             self._loop.metrics, self._description, model["parameters"], document, best
         )
         return TrainedRun.open(path)
+
+    def _groups(self, parameters: NDArray[np.float32]) -> list[Groups]:
+        """Returns the metrics of the last model, [D], by the groups of `training.report_by`."""
+        scenario, metrics = self._scenario, self._description.metrics
+        sums = {
+            by: self._trainers[-1].group_sums(parameters, by).result()
+            for by in scenario.training.report_by
+        }
+        return [
+            grouped(scenario.name, by, "last", self.rounds, each, metrics)
+            for by, each in sums.items()
+        ]
 
     def _best(self) -> BestModel | None:
         if self._loop.best is None:

@@ -112,7 +112,7 @@ def run_checked(
     # reported before the simulation.
     for task in tasks_of(scenario):
         build_index(task.scenario, on_progress)
-        learning.check_stop(task.scenario)
+        learning.check_report(task.scenario)
     if isinstance(scenario, SeveralTasks):
         check_metrics(scenario)
         for task in scenario.tasks:

@@ -296,6 +296,14 @@ class Training(Table):
         # Left out at its default, so that scenarios without the key keep their digest.
         exclude_if=lambda stop: stop is None,
     )
+    report_by: tuple[Literal["class", "zone"], ...] = Field(
+        default=(),
+        strict=False,
+        description="Kinds of groups by which the last model is evaluated at the end: classes of "
+        "examples, or time zones of devices.",
+        # Left out at its default, so that scenarios without the key keep their digest.
+        exclude_if=lambda kinds: not kinds,
+    )
     stands_for: Annotated[int, Field(gt=0, lt=2**40)] | None = None
     """Number of devices of a deployment for which a smaller population stands. A training then says
     how much more noise its mean updates have; no result depends on it. Default: not known."""

@@ -38,6 +38,7 @@ from fedray.scenario.clipping import Clip
 from fedray.trace.columns import COLUMNS, Column, arrow_table, schema_of
 from fedray.trace.divergence import Change, has_diverged, remedy, seen
 from fedray.trace.files import DocumentForm, first_line, read_columns
+from fedray.trace.groups import Groups
 from fedray.trace.partial import PartialDirectory
 from fedray.trace.provenance import package_versions
 from fedray.trace.schema import METRICS_FILE, RUN_FILE, columns_digest
@@ -234,6 +235,8 @@ class TrainedDocument(TypedDict):
     """The end before the last planned round; absent if all were trained."""
     best: NotRequired[BestFigures]
     """The best round; absent unless `training.stop` is given or the training has stopped."""
+    groups: NotRequired[list[Groups]]
+    """Metrics of the last model by the groups of `training.report_by`; absent without any."""
     seed: int
     """Seed of the training."""
     scenario_digest: str
@@ -362,6 +365,11 @@ class TrainedRun(DrawnResult):
         if self._verify and columns_digest(columns) != self.document.get("metrics_digest"):
             raise TraceCorrupt(self._changed(METRICS_FILE))
         return columns
+
+    @cached_property
+    def groups(self) -> tuple[Groups, ...]:
+        """Metrics of the last model by the groups of `training.report_by`, in their order."""
+        return tuple(Groups.of_document(each) for each in self.document.get("groups", ()))
 
     @property
     def best_rounds(self) -> int | None:

@@ -491,6 +491,25 @@ class DeviceMeasures:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupSums:
+    """Sums of a model's metrics over evaluated examples, by group and device: N pairs of a group
+    and a device that has examples of it."""
+
+    data: Evaluated
+    """Data that the sums are over."""
+    labels: tuple[str, ...]
+    """Name of each group, [K], in order."""
+    groups: Int64Array
+    """Place of the group of each pair, [N]."""
+    devices: Int64Array
+    """Place of its device among all that were evaluated, [N]."""
+    examples: Int64Array
+    """Number of its examples, [N]."""
+    sums: Mapping[str, Float64Array]
+    """Sums of numerators and of weights, [N, 2], by metric; their ratio is the metric."""
+
+
+@dataclass(frozen=True, slots=True)
 class TrainingMetrics:
     """Figures of the model after a round."""
 
