@@ -73,7 +73,7 @@ MODES: dict[str, tuple[str, ...]] = {
         "population.owners={mean_devices=1.3, most_devices=3}",
         "rounds.outages=[{start_hours=2.0, hours=1.5}]",
     ),
-    "abandoned attempts": ("rounds.report_timeout_minutes=0.6", "rounds.over_selection=1.1"),
+    "abandoned attempts": ("rounds.report_timeout_minutes=1.0", "rounds.over_selection=1.35"),
     "buffered": (
         "rounds.mode='buffered'",
         "rounds.buffer={concurrency=350, max_staleness=3}",
@@ -306,7 +306,7 @@ def test_patience_stops_a_run_and_keeps_the_model_of_its_best_round(
     assert trained.document["stopped"] == {"reason": reason, "chosen_by": "public"}
     assert reason in run.run["ended"]
     assert reason in " ".join(" ".join(row) for row in trained.rows())
-    assert BEST_FILE in str(trained)
+    assert BEST_FILE in " ".join(" ".join(row) for row in trained.rows())
     assert CHOSEN_BY["public"] in audit_trace(run).verdict
     assert CHOSEN_BY["public"] in audit_trace(run).assumptions
     # The weights are those of a training of so many rounds.
@@ -390,7 +390,7 @@ def test_a_run_that_was_interrupted_stops_after_the_same_round(
     assert reference.trained is not None
     best, last = reference.trained.best_rounds, reference.trained.document["rounds"]
     assert best is not None
-    for trained in (1, best - 1, best, best + 1, last - 1):
+    for trained in sorted({1, best - 1, best, best + 1, last - 1}):
 
         def interrupt(progress: Progress, trained: int = trained) -> None:
             if isinstance(progress, TrainingProgress) and progress.trained == trained:
@@ -448,7 +448,7 @@ def test_a_stopped_run_is_complete_and_does_not_go_on(
     ):
         resume_run(run.path, HERE, scenario)
     assert run.trained is not None
-    with pytest.raises(CheckpointError, match="is complete"):
+    with pytest.raises(CheckpointError, match="has no unfinished run next to it"):
         train(run, None, HERE, run.trained.path, is_resumed=True)
 
 
