@@ -37,6 +37,7 @@ from fedray.studies.plan import Plan
 from fedray.studies.plans_compared import PlanComparison
 from fedray.studies.stress.result import StressResult
 from fedray.studies.sweep.run import SweepResult
+from fedray.trace.groups import Groups
 from fedray.trace.imported import ImportDocument
 from fedray.trace.trained import TrainedDocument
 from fedray.watch.entries import Listing
@@ -95,6 +96,9 @@ DOCUMENTS: Mapping[str, Document] = {
         files="The file training.json has these keys without `path` and `last_metrics`.",
     ),
     "fedray train": Document(printed.WithTraining, base=TRAINED),
+    "Metrics by group": Document(
+        Groups, where="The results of `fedray.evaluate`, and the entries of `groups` of a training."
+    ),
     "fedray compare": Document(
         Comparison,
         printed.Written,

@@ -42,9 +42,10 @@ from fedray.studies.plan import Candidate, Plan, PlanTarget
 from fedray.studies.reach_and_pace import Interval
 from fedray.studies.remedies import Remedy
 from fedray.studies.what_ifs import WhatIf
+from fedray.trace.groups import Group, GroupMetric, Groups, WorstTenth
 from fedray.trace.reader import Trace
 from fedray.trace.several_tasks import TasksRun
-from fedray.wire.messages import ClassCounts, ShardUse, TrainReport
+from fedray.wire.messages import ClassCounts, Evaluated, Metric, ShardUse, TrainReport
 
 HERE = Placement(1, "in-process")
 PATTERNS = [[0, 2], [1, 3], [0], [1, 2], [3]]
@@ -157,6 +158,9 @@ def rare_parts_of_audits() -> Iterator[dict[str, Any]]:
     yield {"supported_delta": 1e-8}
     yield {"meets_target": True}
     yield {"joined_ids": 3}
+    yield {"stopped": {"reason": "enough", "chosen_by": "callback"}}
+    planned = Guarantee("planned", None, None, None, 1e-6, True, "it follows from the rules")
+    yield {"mechanisms": [{"planned": planned.to_json()}]}
     what_if = Guarantee("without breakers", None, None, None, 1e-6, False, "not this run")
     yield {"without_breakers": what_if.to_json()}
     yield {"would_do": "min_sep = 2, if enforced, would give epsilon 1."}
@@ -280,7 +284,23 @@ def test_documents_of_runs_and_trainings_match_their_types(
     )
     figures = _encoding_figures(of_devices, 8, TrainReport(round_index=0, devices=4))
     command = printed(fedray_command, "train", str(trained.path), "--json")
-    check("fedray train", command, {"encoding": figures})
+    best = {"metric": "loss", "rounds": 2, "sha256": "0" * 64}
+    stopped = {"reason": "enough", "chosen_by": "public"}
+    of_metric = GroupMetric(0.5, 0.4, 0.6)
+    groups = Groups(
+        run="small",
+        by="class",
+        model="last",
+        rounds=3,
+        evaluated_on="held-out devices",
+        data=Evaluated(9, 9, 2, 2),
+        metrics=(Metric("loss", "", "lower"),),
+        groups=(Group("0", 2, 9, {"loss": of_metric}),),
+        worst_tenth={"loss": WorstTenth(1, 2, 0.7, 0.5, 0.7, -1.0, 1.0)},
+    ).to_json()
+    rare = {"encoding": figures, "best": best, "stopped": stopped, "groups": [groups]}
+    check("fedray train", command, rare)
+    check("Metrics by group", groups)
 
 
 @pytest.mark.slow
