@@ -127,7 +127,7 @@ def device_sums(
 
 
 class Piece(NamedTuple):
-    """Examples that were measured together: R rows of consecutive examples of a device, B in all."""
+    """B examples that were measured together, in R rows of consecutive examples of a device."""
 
     owners: Integers
     """Place of the device of each row, [R]."""

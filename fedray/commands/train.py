@@ -41,6 +41,7 @@ def train(
     from fedray.runs.pipeline import train as train_on
     from fedray.scenario import Scenario
     from fedray.trace.imported import open_trace
+    from fedray.trace.learned_from import trace_of
 
     if resume is not None and (out is not None or scenario is not None or overrides):
         raise InputError(
@@ -76,7 +77,8 @@ def train(
             trust_code=trust_code,
             ensure=claim,
         )
-    _print_trained(opened, value, trained, as_json)
+    # A training that stopped has a shorter trace of its own.
+    _print_trained(trace_of(trained) or opened, value, trained, as_json)
 
 
 def _print_trained(trace: Any, scenario: Any, trained: Any, as_json: bool) -> None:
