@@ -71,7 +71,7 @@ def quantile_interval(ordered: Float64Array, share: float) -> Interval:
         share: share of the distribution below the quantile.
 
     Returns:
-        Values of the sample; infinite ends if the sample is too small to have one.
+        Values of the sample; NaN for an end that the sample is too small for.
     """
     from scipy.special import bdtr
 
@@ -80,8 +80,8 @@ def quantile_interval(ordered: Float64Array, share: float) -> Interval:
     # The k-th value is at most the quantile unless fewer than k values are.
     first = sum(each <= tail for each in below)
     last = sum(each < 1 - tail for each in below)
-    low = -math.inf if first == 0 else float(ordered[first - 1])
-    return Interval(low, math.inf if last >= n else float(ordered[last]))
+    low = math.nan if first == 0 else float(ordered[first - 1])
+    return Interval(low, math.nan if last >= n else float(ordered[last]))
 
 
 def _student(freedom: float) -> float:

@@ -1,5 +1,7 @@
 """Tables of a model's metrics by group."""
 
+import math
+
 from fedray.base.rounding import counted, number_text
 from fedray.report.subject import Subject
 from fedray.report.table import Table
@@ -76,6 +78,6 @@ def _quantile(row: tuple[Metric, WorstTenth]) -> str:
 
 def _with_interval(found: GroupMetric) -> str:
     """Returns a value with the ends of its interval, those that are known."""
-    if found.low != found.low:
+    if math.isnan(found.low) and math.isnan(found.high):
         return f"{number_text(found.value)} (no interval)"
     return f"{number_text(found.value)} ({number_text(found.low)} to {number_text(found.high)})"

@@ -65,10 +65,10 @@ class WorstTenth(Document):
     quantile: float
     """The best of their values."""
     low: float
-    """Lower end of the 95 % interval of the value that a tenth of the population's devices is worse
-    than; infinite if these are too few devices for one."""
+    """Lower end of the 95 % interval of the value that a tenth of such devices is worse than; NaN
+    if these are too few devices for it."""
     high: float
-    """Upper end of that interval; infinite likewise."""
+    """Upper end of that interval; NaN likewise."""
 
 
 @dataclass(frozen=True, slots=True)

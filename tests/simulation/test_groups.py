@@ -161,15 +161,13 @@ TASKS: dict[str, tuple[tuple[str, ...], Callable[[Parameters, dict[str, Tensor]]
 }
 
 
-def scenario_of(name: str, folder: Path) -> Scenario:
+def scenario_of(small: Callable[..., Scenario], name: str, folder: Path) -> Scenario:
     (folder / "own.py").write_text(OWN)
     draws = np.random.default_rng(1)
     texts = [" ".join(f"w{w}" for w in draws.integers(0, 30, n)) for n in draws.integers(1, 6, 400)]
-    table = {"user": [f"u{place % 40}" for place in range(400)], "text": texts}
+    table = {"user": [f"u{place // 10}" for place in range(400)], "text": texts}
     pq.write_table(pa.table(table), folder / "texts.parquet")
-    from conftest import small_scenario
-
-    tables = small_scenario().to_tables()
+    tables = small().to_tables()
     where = [each.replace("='own.py'", f"='{folder / 'own.py'}'") for each in TASKS[name][0]]
     where = [each.replace("'texts.parquet'", f"'{folder / 'texts.parquet'}'") for each in where]
     return Scenario.from_tables(tables).with_overrides(*SIZE, ZONES, *where)
@@ -178,7 +176,7 @@ def scenario_of(name: str, folder: Path) -> Scenario:
 def parity(device: int, example: dict[str, Any]) -> str | None:
     """By device, without every fifth example."""
     values = next(iter(example.values()))
-    return None if int(np.abs(values).sum() * 1000) % 5 == 0 else f"device {device % 3}"
+    return None if int(7 * np.abs(values).sum()) % 5 == 0 else f"device {device % 3}"
 
 
 def by_plain_torch(
@@ -215,8 +213,8 @@ def by_plain_torch(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TASKS)
-def test_metrics_and_groups_are_those_of_plain_torch(name: str, tmp_path: Path) -> None:
-    scenario = scenario_of(name, tmp_path)
+def test_metrics_and_groups_are_those_of_plain_torch(name: str, small, tmp_path: Path) -> None:
+    scenario = scenario_of(small, name, tmp_path)
     run = run_scenario(scenario, HERE, tmp_path / "run").trained
     assert run is not None
     held_out = min(15, source_of(scenario).held_out_devices)
@@ -254,8 +252,8 @@ def test_metrics_and_groups_are_those_of_plain_torch(name: str, tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_the_worst_tenth_is_that_of_the_devices_own_metrics(tmp_path: Path) -> None:
-    scenario = scenario_of("mlp", tmp_path).with_overrides("training.evaluation_devices=45")
+def test_the_worst_tenth_is_that_of_the_devices_own_metrics(small, tmp_path: Path) -> None:
+    scenario = scenario_of(small, "mlp", tmp_path).with_overrides("training.evaluation_devices=45")
     run = run_scenario(scenario, HERE, tmp_path / "run").trained
     assert run is not None
     ids = [int(FIRST_HELD_OUT) + each for each in range(45)]
@@ -269,8 +267,8 @@ def test_the_worst_tenth_is_that_of_the_devices_own_metrics(tmp_path: Path) -> N
         assert worst.mean_of_all == pytest.approx(np.mean(values), rel=1e-4)
         assert worst.quantile == pytest.approx(values[worst.devices - 1], rel=1e-4, abs=1e-6)
         ends = (worst.low, worst.high)
-        assert ends[0] <= worst.quantile + 1e-6
-        assert worst.quantile <= ends[1] + 1e-6
+        assert not ends[0] > worst.quantile + 1e-6
+        assert not ends[1] < worst.quantile - 1e-6
 
 
 def sums_of(hits: np.ndarray, sizes: np.ndarray) -> GroupSums:
@@ -342,19 +340,20 @@ def test_the_interval_of_a_quantile_holds_it_and_is_open_if_the_sample_is_small(
     missed = 0
     for _ in range(2000):
         low, high = quantile_interval(np.sort(draws.random(60)), 0.1)
+        assert low < high
         missed += not low <= 0.1 <= high
     assert missed <= 130
     low, high = quantile_interval(np.arange(10.0), 0.1)
-    assert low == -math.inf
+    assert math.isnan(low)
     assert high < 9
-    assert quantile_interval(np.arange(1.0), 0.1) == (-math.inf, math.inf)
+    assert np.isnan(quantile_interval(np.arange(1.0), 0.1)).all()
 
 
 @pytest.fixture(scope="module")
-def reported(tmp_path_factory) -> TrainedRun:
+def reported(small, tmp_path_factory) -> TrainedRun:
     """A training that reports by class and zone."""
     folder = tmp_path_factory.mktemp("reported")
-    scenario = scenario_of("logistic", folder)
+    scenario = scenario_of(small, "logistic", folder)
     scenario = scenario.with_overrides("training.report_by=['class','zone']")
     trained = run_scenario(scenario, HERE, folder / "run").trained
     assert trained is not None
@@ -384,7 +383,9 @@ def test_a_training_reports_by_group_on_its_page_in_json_and_in_python(
     assert group["metrics"]["accuracy"].keys() == {"value", "low", "high"}
 
 
-def test_a_function_may_leave_examples_out_and_says_what_is_wrong(reported: TrainedRun) -> None:
+def test_a_function_may_leave_examples_out_and_says_what_is_wrong(
+    reported: TrainedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
     only = fedray.evaluate(reported, lambda device, example: 1.0 if example["targets"] else None)
     assert [each.name for each in only.groups] == ["1.0"]
     assert only.by == "group"
@@ -401,7 +402,8 @@ def test_a_function_may_leave_examples_out_and_says_what_is_wrong(reported: Trai
         fedray.evaluate(reported, lambda device, example: example["text"])
     with pytest.raises(InputError, match="must return a text, a number or None, and returned"):
         fedray.evaluate(reported, lambda device, example: [1])
-    with pytest.raises(InputError, match="gives more than 1,000 groups"):
+    monkeypatch.setattr("fedray.clients.groups.MOST_GROUPS", 50)
+    with pytest.raises(InputError, match="gives more than 50 groups; return the name"):
         fedray.evaluate(reported, lambda device, example: float(example["inputs"][0]))
     with pytest.raises(InputError, match="by='age' is no kind of groups; use class, zone or"):
         fedray.evaluate(reported, "age")  # pyright: ignore[reportArgumentType]

@@ -62,8 +62,8 @@ SMALL_MODEL = (
 )
 LOSS = Metric("loss", "nats", "lower")
 PATIENT = "training.stop={metric='loss', patience=2, held_out='public'}"
-TOO_FAST = "training.server.learning_rate=1.5"
-"""Rate at which the loss of the small model rises after some rounds."""
+SWINGS = ("training.server.learning_rate=0.05", "training.server.momentum=0.99")
+"""Momentum with which the loss of the small model falls for 14 rounds, then rises for 12."""
 MODES: dict[str, tuple[str, ...]] = {
     "on device": ("participation.timer_hours=1.0",),
     "losses, classes, owners, outage": (
@@ -74,7 +74,7 @@ MODES: dict[str, tuple[str, ...]] = {
         "population.owners={mean_devices=1.3, most_devices=3}",
         "rounds.outages=[{start_hours=2.0, hours=1.5}]",
     ),
-    "abandoned attempts": ("rounds.report_timeout_minutes=1.0", "rounds.over_selection=1.35"),
+    "abandoned attempts": ("rounds.report_timeout_minutes=3.4", "participation.timer_hours=0.0"),
     "buffered": (
         "rounds.mode='buffered'",
         "rounds.buffer={concurrency=350, max_staleness=3}",
@@ -145,7 +145,7 @@ def test_a_cut_trace_is_that_of_a_simulation_that_ended_there(
     scenario = small(*MODES[mode])
     whole = simulate(scenario, HERE, tmp_path / "whole")
     assert whole.committed_rounds == 12
-    counts = [int(np.sum(whole.columns(0)["outcome"] == code)) for code in (0, 4, 5)]
+    assert (whole.rounds["state"] != 0).any() == (mode in ("abandoned attempts", "uploads"))
     for rounds in (1, 7, 11):
         ended = ended_at(scenario, rounds, tmp_path / f"ended-{rounds}")
         place = tmp_path / f"cut-{rounds}"
@@ -164,7 +164,6 @@ def test_a_cut_trace_is_that_of_a_simulation_that_ended_there(
     inside = cut_trace(whole, scenario, 7, whole.path, {"ended": "ended"})
     assert inside.digest == Trace.open(tmp_path / "cut-7").digest
     assert not list(tmp_path.glob("*.partial"))
-    assert sum(counts)
 
 
 MECHANISMS = {
@@ -285,7 +284,7 @@ def test_a_training_stops_when_its_metric_has_not_improved_for_its_patience() ->
 @pytest.fixture(scope="module")
 def patient(small, tmp_path_factory) -> tuple[Scenario, Trace]:
     """A run that its patience stops."""
-    scenario = small(*SMALL_MODEL, TOO_FAST, PATIENT, "rounds.count=40")
+    scenario = small(*SMALL_MODEL, *SWINGS, PATIENT, "rounds.count=40")
     return scenario, run_scenario(scenario, HERE, tmp_path_factory.mktemp("patient") / "run")
 
 
@@ -299,7 +298,7 @@ def test_patience_stops_a_run_and_keeps_the_model_of_its_best_round(
     losses = trained.metrics["evaluation_loss"]
     evaluated = np.flatnonzero(np.isfinite(losses))
     assert best is not None
-    assert 1 < best < rounds < 40
+    assert 2 < best < rounds < 40
     assert best - 1 == evaluated[np.argmin(losses[evaluated])]
     # Two evaluations after the best one, at the last round.
     assert evaluated[-3:].tolist() == [best - 1, rounds - 3, rounds - 1]
@@ -319,7 +318,7 @@ def test_patience_stops_a_run_and_keeps_the_model_of_its_best_round(
     assert np.array_equal(until.parameters("best"), until.parameters())
     assert not (until.path / BEST_FILE).exists()
     with pytest.raises(InputError, match="has no best model: its training did not stop early"):
-        whole = train(run, small(*SMALL_MODEL, TOO_FAST, "rounds.count=40"), HERE, tmp_path / "w")
+        whole = train(run, small(*SMALL_MODEL, *SWINGS, "rounds.count=40"), HERE, tmp_path / "w")
         whole.parameters("best")
 
 
@@ -339,7 +338,7 @@ def test_load_model_has_the_best_round(small, tmp_path: Path) -> None:
     own = f"training.task={{kind='custom', file='{tmp_path / 'mine.py'}'}}"
     stop = "training.stop={metric='loss', patience=1}"
     scenario = small("training.enabled=true", "training.cohort_sample=10", own, stop)
-    scenario = scenario.with_overrides("training.evaluate_every=1", "rounds.count=30", TOO_FAST)
+    scenario = scenario.with_overrides("training.evaluate_every=1", "rounds.count=30", *SWINGS)
     run = run_scenario(scenario, HERE, tmp_path / "run", stopping(6))
     assert run.trained is not None
     models = [fedray.load_model(run.path, torch.nn.Linear(3, 2), each) for each in ("last", "best")]
@@ -488,7 +487,7 @@ def test_a_run_of_several_tasks_does_not_stop_one_of_them(small, tmp_path: Path)
 def test_the_commands_print_both_epsilons_of_a_stopped_training(
     small, tmp_path: Path, fedray_command: Callable[..., tuple[int, str, str]]
 ) -> None:
-    whole = simulate(small(*SMALL_MODEL, TOO_FAST), HERE, tmp_path / "whole")
+    whole = simulate(small(*SMALL_MODEL, *SWINGS), HERE, tmp_path / "whole")
     stop = "training.stop={metric='loss', patience=1}"
     keys = ("--set", stop, "--set", "training.evaluate_every=1")
     code, out, _ = fedray_command(
