@@ -5,9 +5,10 @@ python tests/benchmarks/bench_forecast.py --deployments 50 --first-seed 1000
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections import Counter
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,42 +16,58 @@ from fedray.runs.simulation import simulate
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
 from fedray.studies.forecast.devices import Known
-from fedray.studies.forecast.forecast import CUTS, Interval, continuations
+from fedray.studies.forecast.forecast import CUTS, SEEDS, Interval, continuations
 from fedray.studies.forecast.history import History, history_of
+from fedray.trace.imported import open_trace
 
-# A server that is down for a third of each day from day 3 on.
-_SLOW = [{"start_hours": 24.0 * day + 6.0, "hours": 8.0} for day in range(3, 360)]
+# A server that is down for a part of each day from day 3 on: by day if it sets the pace, and in the
+# evening, when most devices come, if they do.
+_DAY = [{"start_hours": 24.0 * day + 6.0, "hours": 8.0} for day in range(3, 360)]
+_EVENING = [{"start_hours": 24.0 * day + 18.0, "hours": 6.0} for day in range(3, 360)]
 _ZONES = [{"utc_offset_hours": -7.0, "share": 0.6}, {"utc_offset_hours": 8.0, "share": 0.4}]
 KINDS = {
-    "constant": ({}, {}, {}),
-    "growing": ({"joins_per_day": 60.0}, {}, {}),
-    "slow server": ({}, {"outages": _SLOW}, {}),
-    "two zones": ({"time_zones": _ZONES}, {}, {}),
-    "weekends": ({}, {}, {"weekend_factor": 0.45}),
+    "constant": ({}, {}),
+    "growing": ({"joins_per_day": 60.0}, {}),
+    "slow server": ({}, {}),
+    "two zones": ({"time_zones": _ZONES}, {}),
+    "weekends": ({}, {"weekend_factor": 0.45}),
 }
+PACES = ("server", "devices")
+COUNTS = {24.0: 1000, 48.0: 720, 72.0: 620}
+"""Rounds at the pace of the devices by timer in hours; a quarter takes two weeks or more."""
 
 
-def scenario_of(kind: str, seed: int) -> Scenario:
-    """Returns a deployment of a kind: 3,200 to 8,000 devices, and rounds of which a quarter takes
-    two weeks."""
+def kind_of(seed: int) -> tuple[str, str]:
+    """Returns the kind of a deployment, and what sets its pace."""
+    return list(KINDS)[seed % len(KINDS)], PACES[seed // len(KINDS) % len(PACES)]
+
+
+def scenario_of(seed: int) -> Scenario:
+    """Returns a deployment of 3,200 to 8,000 devices, and rounds of which a quarter takes two
+    weeks. Either the server sets a pace that every population keeps, or rounds are as quick as
+    devices come, so that weekends, growth and lost hours change the pace."""
     rng = np.random.default_rng(seed)
-    population, rounds, availability = KINDS[kind]
+    kind, pace = kind_of(seed)
+    population, availability = KINDS[kind]
     devices = int(rng.integers(8, 21)) * 400
     goal = int(rng.integers(16, 36))
-    # The slowest pace that every population keeps, or as fast as devices come.
     minutes = float(rng.choice([120.0, 180.0, 240.0]))
     count = int(64 * 24 * 60 / minutes)
+    timer = float(rng.choice([24.0, 48.0, 72.0]))
+    outages = _DAY
+    if pace == "devices":
+        goal, minutes, count, outages = devices // 50, 20.0, COUNTS[timer], _EVENING
     return Scenario.from_tables(
         {
             "name": kind.replace(" ", "-"),
             "seed": seed,
             "population": {"devices": devices, **population},
-            "participation": {"timer_hours": float(rng.choice([24.0, 48.0, 72.0]))},
+            "participation": {"timer_hours": timer},
             "rounds": {
                 "count": count,
                 "report_goal": goal,
                 "min_minutes_between": minutes,
-                **rounds,
+                "outages": outages if kind == "slow server" else [],
             },
             "availability": {"model": "habit", **availability},
             "training": {"enabled": False},
@@ -58,15 +75,39 @@ def scenario_of(kind: str, seed: int) -> Scenario:
     )
 
 
-def histories(seeds: range) -> Iterator[tuple[str, Scenario, History]]:
-    """Yields the deployment of each seed with its whole history."""
-    names = list(KINDS)
-    for seed in seeds:
-        kind = names[seed % len(names)]
-        scenario = scenario_of(kind, seed)
-        with TemporaryDirectory() as own:
-            trace = simulate(scenario, Placement(1, "in-process"), Path(own) / "trace")
-            yield kind, scenario, history_of(trace, scenario, None)
+def history(scenario: Scenario, traces: Path | None) -> History:
+    """Returns the whole history of a deployment.
+
+    Args:
+        scenario: the deployment.
+        traces: folder of kept traces; None to keep none.
+    """
+    kept = None if traces is None else traces / str(scenario.seed) / "trace"
+    if kept is not None and (kept / "run.json").exists():
+        return history_of(open_trace(kept), scenario, None)
+    with TemporaryDirectory() as own:
+        path = Path(own) / "trace" if kept is None else kept
+        trace = simulate(scenario, Placement(1, "in-process"), path)
+        return history_of(trace, scenario, None)
+
+
+class Row(NamedTuple):
+    """A forecast of a deployment from its first rounds, beside what then happened."""
+
+    seed: int
+    """Seed of the deployment, which has its kind and pace."""
+    cut: float
+    """Share of the rounds that the forecast knew."""
+    has_min_sep: bool
+    """Whether min-sep of the end is in its interval."""
+    has_most: bool
+    """Whether k of the end is in its interval."""
+    min_sep_error: float
+    """Relative error of the median min-sep."""
+    most_error: float
+    """Relative error of the median k."""
+    drift: str
+    """Drift with the largest weight: "none", "trend" or "step", and "+ weekend"."""
 
 
 def main() -> None:
@@ -74,47 +115,61 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--deployments", type=int, default=200)
     parser.add_argument("--first-seed", type=int, default=0)
-    parser.add_argument("--seeds", type=int, default=60, help="continuations of each forecast")
+    parser.add_argument("--seeds", type=int, default=SEEDS, help="continuations of each forecast")
     parser.add_argument("--scenario", action="store_true", help="take the population as known")
+    parser.add_argument("--traces", type=Path, help="folder of traces to keep and to use again")
     given = parser.parse_args()
-    found: dict[tuple[str, float], list[tuple[bool, bool, float, float]]] = {}
-    for kind, scenario, history in histories(
-        range(given.first_seed, given.first_seed + given.deployments)
-    ):
+    rows = []
+    for seed in range(given.first_seed, given.first_seed + given.deployments):
+        scenario = scenario_of(seed)
+        whole = history(scenario, given.traces)
         known = Known.of(scenario) if given.scenario else None
         for cut in CUTS:
-            row = judged(history, known, cut, given.seeds)
-            found.setdefault((kind, cut), []).append(row)
-            print(scenario.seed, kind, cut, row, file=sys.stderr, flush=True)
-    print(f"{'kind':12} cut   runs  min-sep  k      error of min-sep and k (median, relative)")
-    for (kind, cut), rows in sorted(found.items()):
-        print(f"{kind:12} {cut:4}  {len(rows):4}  {text(rows)}")
-    rows = [row for several in found.values() for row in several]
-    print(f"{'all':12}       {len(rows):4}  {text(rows)}")
+            rows.append(judged(seed, whole, known, cut, given.seeds))
+            print(*kind_of(seed), tuple(rows[-1]), file=sys.stderr, flush=True)
+    print("| kind | pace of | cut | min-sep | k | error of min-sep | error of k | drift |")
+    print("|---|---|---|---|---|---|---|---|")
+    for pace in PACES:
+        for kind in KINDS:
+            for cut in CUTS:
+                own = [
+                    each for each in rows if (*kind_of(each.seed), each.cut) == (kind, pace, cut)
+                ]
+                if own:
+                    print(f"| {kind} | {pace} | {100 * cut:g} % | {text(own)} |")
+        own = [each for each in rows if kind_of(each.seed)[1] == pace]
+        if own:
+            print(f"| all | {pace} |  | {text(own)} |")
+    print(f"| all |  |  | {text(rows)} |")
 
 
-def judged(
-    history: History, known: Known | None, cut: float, seeds: int
-) -> tuple[bool, bool, float, float]:
-    """Returns whether min-sep and k of the end are in their intervals, and the relative errors of
-    the medians."""
-    early = history.until(int(cut * history.rounds))
-    _, paths = continuations(early, known, history.rounds, seeds)
+def judged(seed: int, whole: History, known: Known | None, cut: float, seeds: int) -> Row:
+    """Returns the forecast of a deployment from a share of its rounds, judged by its end."""
+    early = whole.until(int(cut * whole.rounds))
+    (pace, _), paths = continuations(early, known, whole.rounds, seeds)
+    patterns = whole.patterns
     pairs = (
-        (history.patterns.min_sep, [each.min_seps[-1] for each in paths]),
-        (history.patterns.max_participations, [each.most[-1] for each in paths]),
+        (patterns.min_sep, [each.min_seps[-1] for each in paths]),
+        (patterns.max_participations, [each.most[-1] for each in paths]),
     )
     intervals = [(true, Interval.of(np.array(values))) for true, values in pairs]
     inside = [interval.contains(true) for true, interval in intervals]
     errors = [interval.median / true - 1.0 for true, interval in intervals]
-    return inside[0], inside[1], errors[0], errors[1]
+    candidates, weights = pace.candidates
+    best = candidates[int(np.argmax(weights))]
+    drift = "trend" if best.trend else "none" if best.step is None else "step"
+    drift += "" if best.weekend is None else " + weekend"
+    return Row(seed, cut, inside[0], inside[1], errors[0], errors[1], drift)
 
 
-def text(rows: list[tuple[bool, bool, float, float]]) -> str:
-    """Returns the share of runs inside, and the median of the absolute errors."""
-    min_sep, most, *errors = (np.array(each) for each in zip(*rows, strict=True))
-    off = "  ".join(f"{np.median(np.abs(each)):6.1%}" for each in errors)
-    return f"{min_sep.mean():6.1%}  {most.mean():6.1%}  {off}"
+def text(rows: list[Row]) -> str:
+    """Returns how often the intervals were right, the median errors, and the drifts found."""
+    counts = [sum(each.has_min_sep for each in rows), sum(each.has_most for each in rows)]
+    inside = " | ".join(f"{each} of {len(rows)}" for each in counts)
+    errors = [[abs(each.min_sep_error) for each in rows], [abs(each.most_error) for each in rows]]
+    off = " | ".join(f"{100 * np.median(each):.1f} %" for each in errors)
+    drifts = ", ".join(f"{n} {name}" for name, n in Counter(e.drift for e in rows).most_common())
+    return f"{inside} | {off} | {drifts}"
 
 
 if __name__ == "__main__":

@@ -1,24 +1,34 @@
 """Forecasts: a continuation starts from the observed state, keeps the rules, and its intervals
 contain what simulated deployments then did."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
 import tomli_w
 
 import fedray
+from fedray.audit.live.promise import Promise
+from fedray.audit.noise import ServerNoise
 from fedray.audit.participation import Patterns
+from fedray.audit.sensitivity import trace_sensitivity
 from fedray.base.errors import InputError
+from fedray.mechanisms.registry import Identity
+from fedray.mechanisms.tree import Tree
 from fedray.runs.simulation import simulate
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
-from fedray.studies.forecast.devices import Known
+from fedray.studies.forecast import continuation, privacy
+from fedray.studies.forecast.activity import Activity
+from fedray.studies.forecast.continuation import continued
+from fedray.studies.forecast.devices import Devices, Known
 from fedray.studies.forecast.forecast import continuations, forecast
 from fedray.studies.forecast.history import DAY, History, Ruling, history_of
 from fedray.studies.forecast.pace import Pace
+from fedray.studies.forecast.privacy import Privacy, Spent
 
 HERE = Placement(1, "in-process")
 
@@ -83,14 +93,93 @@ def test_a_continuation_keeps_the_timer_the_state_and_its_seed(run) -> None:
     half = history_of(trace, scenario, None).until(120)
     (_, devices), paths = continuations(half, None, 240, 2)
     again = continuations(half, None, 240, 2)[1]
-    assert all(np.array_equal(a.counts, b.counts) for a, b in zip(paths, again, strict=True))
+    assert all(np.array_equal(a.most, b.most) for a, b in zip(paths, again, strict=True))
     assert not np.array_equal(paths[0].starts, paths[1].starts)
     for each in paths:
-        assert each.counts.sum() == devices.sizes.sum() + 15 * 120
+        assert each.by_count @ np.arange(each.by_count.size) == devices.sizes.sum() + 15 * 120
         # No device returns sooner than its timer lets it, at the times of the rounds.
         assert each.min_seps[-1] >= min(each.enforced.min_sep, half.patterns.min_sep)
         assert each.most[-1] <= each.enforced.max_participations
         assert (np.diff(each.starts) > 0).all()
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Stands for the privacy of a mechanism, and keeps the patterns that it is given."""
+
+    seen: list[Patterns]
+
+    def of_patterns(self, patterns: Patterns, released: int) -> Spent:
+        self.seen.append(patterns)
+        return Spent(float(released), ())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shard", [1 << 16, 400])
+def test_figures_of_a_continuation_are_those_of_its_patterns(run, shard: int, monkeypatch) -> None:
+    """In one shard, and in several."""
+    monkeypatch.setattr(continuation, "SHARD", shard)
+    scenario, trace = run
+    half = history_of(trace, scenario, None).until(120)
+    pace, devices, kept = Pace(half.starts), Devices(half, None), Kept([])
+    path = continued(half, pace, devices, 240, 1, cast("Privacy", kept))
+    (found,) = kept.seen
+    past = {
+        tuple(half.patterns.rounds[start : start + count])
+        for start, count in zip(half.patterns.starts, half.patterns.counts, strict=True)
+    }
+    begun = set()
+    for start, count in zip(found.starts, found.counts, strict=True):
+        rounds = found.rounds[start : start + count]
+        assert (np.diff(rounds.astype(np.int64)) > 0).all()
+        begun.add(tuple(rounds[rounds < 120]))
+    assert begun - {()} == past
+    assert path.end == found.participation
+    assert np.array_equal(path.by_count, np.bincount(found.counts))
+    assert np.bincount(found.rounds, minlength=240)[120:].tolist() == [15] * 120
+    for r in (130, 200):
+        (early,) = found.so_far([r])
+        assert path.min_seps[r - 121] == early.min_sep
+        assert path.most[r - 121] == early.counts.max()
+
+
+@pytest.mark.slow
+def test_shards_change_a_forecast_no_more_than_its_seed(run, monkeypatch) -> None:
+    """Means of 30 continuations; with a standard error of each, five of them are not by chance."""
+    scenario, trace = run
+    half = history_of(trace, scenario, None).until(120)
+    whole = [each.by_count for each in continuations(half, None, 240, 30)[1]]
+    monkeypatch.setattr(continuation, "SHARD", 400)
+    shards = [each.by_count for each in continuations(half, None, 240, 30)[1]]
+    for least in (1, 3, 5):
+        a, b = (np.array([e[least:].sum() for e in paths]) for paths in (whole, shards))
+        assert abs(a.mean() - b.mean()) < 5 * np.sqrt((a.var() + b.var()) / 30)
+
+
+def test_the_most_active_devices_are_not_drawn_towards_the_others() -> None:
+    """990 devices come once in 200 rounds, 10 in each fourth; one Gamma has no such tail. The
+    chance of a first round is that of not having none, but for devices that come in almost each
+    round: there half a round is coarse."""
+    later = np.append(np.zeros(990, np.int64), np.full(10, 40))
+    first = np.append(np.arange(990) % 200, np.zeros(10, np.int64))
+    activity = Activity(first, 199 - first, later, 200)
+    rng = np.random.default_rng(1)
+    drawn = [activity.of_seen(activity.drawn(rng), slice(990, None), rng) for _ in range(40)]
+    assert np.mean(drawn) == pytest.approx(41 / 200, rel=0.1)
+    missed = 1.0 - activity.chance(np.arange(200)).sum(axis=0)
+    assert missed == pytest.approx(activity.never(np.array([200.0]))[0], abs=0.05)
+
+
+def test_known_devices_bound_the_estimated_ones(run) -> None:
+    scenario, trace = run
+    half = history_of(trace, scenario, None).until(120)
+    rng = np.random.default_rng(1)
+    few = Devices(half, Known(half.patterns.counts.size, 0.0)).drawn(rng)
+    many = Devices(half, Known(1e9, 0.0)).drawn(rng)
+    assert few.devices == half.patterns.counts.size
+    assert few.devices < many.devices < 10_000
+    growing = Devices(half, Known(1e9, 1e7)).drawn(rng)
+    assert growing.joins == pytest.approx(growing.devices / 100)
 
 
 def test_the_pace_continues_a_daily_pattern_and_a_slower_server() -> None:
@@ -125,6 +214,34 @@ def test_a_server_that_stops_each_day_begins_again_at_its_hour() -> None:
 def test_a_weekend_is_found_after_two_of_them() -> None:
     hours = [24 * day + h for day in range(21) for h in range(0, 24, 6 if day % 7 > 4 else 2)]
     assert "weekends" in Pace(3600.0 * np.array(hours, np.float64)).drift
+
+
+def test_a_weekend_is_found_after_an_unsettled_start() -> None:
+    """Days of 12 rounds, 6 at weekends; at first, devices come at once and then wait."""
+    first = [24, 3, 18, 6, 14]
+    per_day = first + [6 if day % 7 > 4 else 12 for day in range(len(first), 18)]
+    hours = [24.0 * day + 24.0 * h / n for day, n in enumerate(per_day) for h in range(n)]
+    pace = Pace(3600.0 * np.array(hours))
+    assert "weekends after an unsettled start" in pace.drift
+    found = pace.continued(240, np.random.default_rng(1))
+    days = np.bincount((found // DAY).astype(int))[18:]
+    weekend = (np.arange(18, 18 + days.size) % 7 > 4)[1:-1]
+    assert days[1:-1][weekend].mean() == pytest.approx(6, abs=2)
+    assert days[1:-1][~weekend].mean() == pytest.approx(12, abs=2)
+
+
+def test_a_pace_that_returns_to_its_level_does_so_in_its_continuation() -> None:
+    """Each second day has 9 rounds, each other day 7, at random hours. Rounds of two days vary by
+    less than sums of independent distances would."""
+    draws = np.random.default_rng(2)
+    hours = [24 * day + np.sort(draws.uniform(0, 24, 9 - 2 * (day % 2))) for day in range(40)]
+    pace = Pace(3600.0 * np.concatenate(hours))
+    days = []
+    for seed in range(8):
+        found = pace.continued(300, np.random.default_rng(seed))
+        two = np.bincount(((found - found[0]) // (2 * DAY)).astype(int))[:-1]
+        days.append(two.std())
+    assert np.mean(days) < 2.8
 
 
 def test_history_until_a_round_is_that_of_a_shorter_trace() -> None:
@@ -163,6 +280,75 @@ def test_a_log_is_forecast_with_its_least_wait_and_a_broken_claim_is_named(
     assert 9.0 < day.median < 13.0
     with pytest.raises(InputError, match="must be more than the 30 observed rounds"):
         forecast(log, 30)
+
+
+def test_claimed_rho_epsilon_and_rounds_break_when_the_continued_trace_exceeds_them(
+    log, tmp_path: Path
+) -> None:
+    """Without correlated noise, rho is participations / (2 z^2): 6 / 162 after 30 rounds, and 12 /
+    162 after 60. Participation 9 is in round 45 or so, on day 11."""
+    text = (
+        'mechanism = "identity"\nnoise_multiplier = 9.0\ntimer_hours = 29.0\nrounds = 40\n'
+        "rho = 0.05\nepsilon = 0.01\n"
+    )
+    (tmp_path / "claim.toml").write_text(text)
+    found = forecast(log, 60, claim=fedray.read_claim(tmp_path / "claim.toml"), seeds=20)
+    rho, rounds = (
+        next(each for each in found.breaks if each.claimed == words)
+        for words in ("rho <= 0.05", "rounds <= 40")
+    )
+    assert found.row("rho").now == pytest.approx(6 / 162)
+    assert found.row("rho").end.median == pytest.approx(12 / 162)
+    assert found.row("epsilon").end.low > 0.01
+    assert rho.probability == rounds.probability == 1.0
+    assert rho.day is not None
+    assert rounds.day is not None
+    assert 9.0 < rounds.day.median < 11.0 <= rho.day.median < 13.0
+    assert "epsilon <= 0.01, broken already" in {each.claimed for each in found.breaks}
+
+
+def test_noise_of_devices_is_refused_for_a_claimed_epsilon(log, tmp_path: Path) -> None:
+    text = (
+        'mechanism = "identity"\nnoise_multiplier = 9.0\ntimer_hours = 29.0\n'
+        'trust = {kind = "devices", parameters = 1000}\n'
+    )
+    (tmp_path / "claim.toml").write_text(text)
+    found = forecast(log, 60, claim=fedray.read_claim(tmp_path / "claim.toml"), seeds=20)
+    assert "epsilon" not in {each.name for each in found.rows}
+    (tmp_path / "claim.toml").write_text(text + "epsilon = 4.0\n")
+    with pytest.raises(InputError, match="epsilon=4.0 is not forecast if devices add the noise"):
+        forecast(log, 60, claim=fedray.read_claim(tmp_path / "claim.toml"), seeds=20)
+
+
+@pytest.mark.parametrize("mechanism", [Tree(), Identity()])
+def test_the_round_in_which_a_limit_breaks_is_that_of_a_search_over_all_rounds(
+    mechanism, monkeypatch
+) -> None:
+    """40 devices in 60 rounds, also when bounds first leave out devices with few."""
+    rng = np.random.default_rng(7)
+    rounds = [np.sort(rng.choice(60, rng.integers(1, 9), replace=False)) for _ in range(40)]
+    counts = np.array([each.size for each in rounds])
+    patterns = Patterns(
+        60, np.arange(40, dtype=np.uint64), counts, np.concatenate(rounds).astype(np.uint32)
+    )
+    curve = [trace_sensitivity(mechanism, each).value for each in patterns.so_far(range(1, 61))]
+    promise = Promise(ServerNoise(1.0), 1e-10, None, None, None, None, 1)
+    for worth in (1 << 20, 1):
+        monkeypatch.setattr(privacy, "WORTH_BOUNDS", worth)
+        for share in (0.6, 0.8, 0.95, 1.0):
+            limit = privacy.Limit("", share * curve[-1])
+            found = privacy.Privacy(mechanism, promise, (limit,)).of_patterns(patterns, 5)
+            over = [n for n in range(5, 61) if curve[n - 1] > limit.sensitivity]
+            assert found.sensitivity == curve[-1]
+            assert found.broken_after == (over[0] if over else None,)
+
+
+def test_the_headline_warns_if_a_backtest_missed(log) -> None:
+    found = forecast(log, 60, seeds=20)
+    assert "Do not rely on it" not in found.headline
+    missed = replace(found.backtests[0], happened=1e6)
+    said = replace(found, backtests=(missed, *found.backtests[1:])).headline
+    assert "Do not rely on it: the backtest missed min-sep 1e+06 instead of 4 to 5" in said
 
 
 @pytest.mark.parametrize(

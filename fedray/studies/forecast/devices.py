@@ -1,12 +1,9 @@
 """Devices of a deployment, seen and unseen: how often they take part, and at which hours.
 
-A device whose timer is open takes part in a round by its activity, which is Gamma distributed with
-shape a and rate b, in participations per open round (the Gamma-Poisson model of Fisher, Corbet and
-Williams 1943). The times at which devices come back have a likelihood on a grid of (a, b).
-Given these, the number of new ids in each round, the discovery curve (Good and Toulmin 1956; Efron
-and Thisted 1976), is linear in the devices at the start and the devices that join per day, which
-non-negative least squares find. Forecasts draw from the grid, and fit the curve to days drawn with
-replacement, so the doubt about the population is in their intervals.
+Given the activity of devices (`activity.py`), the number of new ids in each round, the discovery
+curve (Good and Toulmin 1956; Efron and Thisted 1976), is linear in the devices at the start and the
+devices that join per day, which non-negative least squares find. Forecasts fit the curve to days
+drawn with replacement, so the doubt about the population is in their intervals.
 """
 
 from dataclasses import dataclass
@@ -14,14 +11,13 @@ from functools import cached_property
 
 import numpy as np
 from scipy.optimize import nnls
-from scipy.special import gammaln, logsumexp
+from scipy.special import logsumexp
 
-from fedray.base.arrays import Float64Array, Int64Array
+from fedray.base.arrays import Float32Array, Float64Array, Int64Array
 from fedray.scenario import Scenario
+from fedray.studies.forecast.activity import Activity, Shares
 from fedray.studies.forecast.history import DAY, History
 
-MOST_FITTED = 4_000
-"""Devices whose returns are in the likelihood; fewer devices make intervals wider, not wrong."""
 MOST_OF_HOURS = 20_000
 """Devices from whose hours groups are fitted."""
 JOIN_BINS = 16
@@ -54,10 +50,8 @@ class Population:
     """Devices at the start."""
     joins: float
     """Devices that join per day."""
-    shape: float
-    """Shape a of the activity."""
-    rate: float
-    """Rate b of the activity, in open rounds."""
+    shares: Shares
+    """Their activity."""
 
 
 class Devices:
@@ -66,23 +60,35 @@ class Devices:
     Args:
         history: observed rounds.
         known: population of a scenario; None to estimate it.
-        rng: generator that chooses the devices of the likelihood.
     """
 
-    def __init__(self, history: History, known: Known | None, rng: np.random.Generator) -> None:
+    def __init__(self, history: History, known: Known | None) -> None:
         self.history = history
+        self._known = known
         patterns, r = history.patterns, history.rounds
-        self.first = patterns.rounds[patterns.starts].astype(np.int64)
-        self.sizes = np.bincount(patterns.rounds, minlength=r)
-        self._new = np.bincount(self.first, minlength=r)
+        first = patterns.rounds[patterns.starts].astype(np.int64)
         self._days = (history.starts - history.starts[0]) / DAY
         self._opened = history.reopened()
-        self._known = known
-        self._open = self._open_rounds()
-        count = min(MOST_FITTED, patterns.counts.size)
-        chosen = rng.choice(patterns.counts.size, count, replace=False)
-        self._grid, scores = self._fitted(chosen)
-        self._weights: Float64Array = np.exp(scores - np.asarray(logsumexp(scores)))
+        self.sizes = np.zeros(r, np.int64)
+        opened = np.empty(patterns.counts.size, np.int64)
+        least = np.inf
+        # Block by block, because a trace may have more participations than fit into memory twice.
+        for devices, rows in patterns.blocks():
+            rounds = patterns.rounds[rows].astype(np.int64)
+            self.sizes += np.bincount(rounds, minlength=r)
+            begins = patterns.starts[devices] - rows.start
+            until = np.append(rounds[1:], r)
+            is_last = begins + patterns.counts[devices] - 1
+            until[is_last] = r - 1
+            waits = np.maximum(until + 1 - self._opened[rounds], 0)
+            opened[devices] = np.add.reduceat(waits, begins)
+            seconds = np.diff(history.starts[rounds], append=np.inf)
+            seconds[is_last] = np.inf
+            least = min(least, float(seconds.min()))
+        self._least_wait = least
+        self._new = np.bincount(first, minlength=r)
+        self._returns = float(np.sum(patterns.counts - 1)) / max(1.0, float(opened.sum()))
+        self.activity = Activity(first, opened, patterns.counts - 1, r)
 
     def opening(self, rng: np.random.Generator) -> float:
         """Returns the seconds from the start of a round of a device to the first round that it
@@ -99,12 +105,8 @@ class Devices:
         """Waits of the rounds that started after the timer of a round and before the least observed
         wait, in order, and the returns expected from each on."""
         starts, timer = self.history.starts, self.history.rules.timer_seconds
-        patterns = self.history.patterns
-        waits = np.diff(starts[patterns.rounds], append=np.inf)
-        waits[patterns.starts + patterns.counts - 1] = np.inf
         # Longer waits than a check-in and a report take are due to chance.
-        least = min(float(waits.min()), timer + LONGEST_REPORT)
-        chance = float(np.sum(patterns.counts - 1) / max(1.0, self._open.sum()))
+        least = min(self._least_wait, timer + LONGEST_REPORT)
         waited: list[Float64Array] = [np.empty(0)]
         expected: list[Float64Array] = [np.empty(0)]
         rounds, later = np.arange(starts.size), self._opened.copy()
@@ -115,72 +117,42 @@ class Devices:
             is_before = wait < least
             rounds, later = rounds[is_before], later[is_before] + 1
             waited.append(wait[is_before])
-            expected.append(chance * self.sizes[rounds].astype(np.float64))
+            expected.append(self._returns * self.sizes[rounds].astype(np.float64))
         whole = np.concatenate(waited)
         order = np.argsort(whole)
         return whole[order], np.cumsum(np.concatenate(expected)[order][::-1])[::-1]
 
-    def _open_rounds(self) -> Float64Array:
-        """Returns the rounds after its first one for which each device was open, [P]."""
-        patterns, r = self.history.patterns, self.history.rounds
-        rounds = patterns.rounds.astype(np.int64)
-        until = np.append(rounds[1:], r)
-        until[patterns.starts + patterns.counts - 1] = r - 1
-        waits = np.maximum(until + 1 - self._opened[rounds], 0)
-        return np.add.reduceat(waits, patterns.starts).astype(np.float64)
-
-    def _fitted(self, chosen: Int64Array) -> tuple[Float64Array, Float64Array]:
-        """Returns a grid of (a, b) [G, 2] and the log-likelihood [G] of the later participations of
-        the chosen devices: a coarse grid, then twice a finer one around its best point."""
-        later = (self.history.patterns.counts[chosen] - 1).astype(np.float64)
-        first, opened = self.first[chosen] + 1.0, self._open[chosen]
-        centre, steps = np.log([1.0, self.history.rounds]), np.array([2.7, 4.0])
-        grid, scores = np.empty((0, 2)), np.empty(0)
-        for _ in range(4):
-            axes = [c + s * np.linspace(-1.0, 1.0, 13) for c, s in zip(centre, steps, strict=True)]
-            grid = np.exp(np.stack(np.meshgrid(*axes), axis=-1).reshape(-1, 2))
-            scores = np.empty(len(grid))
-            for place, (a, b) in enumerate(grid):
-                # After its first participation, the activity is Gamma(a + 1, b + first).
-                scores[place] = np.sum(
-                    gammaln(a + 1.0 + later)
-                    - gammaln(a + 1.0)
-                    + (a + 1.0) * np.log(b + first)
-                    - (a + 1.0 + later) * np.log(b + first + opened)
-                )
-            centre, steps = np.log(grid[np.argmax(scores)]), steps / 3
-        return grid, scores
-
     def drawn(self, rng: np.random.Generator) -> Population:
-        """Returns a population drawn by the likelihood, and by days drawn with replacement."""
-        a, b = self._grid[int(rng.choice(self._weights.size, p=self._weights))].tolist()
-        if self._known is not None:
-            return Population(self._known.devices, self._known.joins, a, b)
+        """Returns a population drawn by the doubt about activity and days."""
+        shares = self.activity.drawn(rng)
         days = np.floor(self._days).astype(np.int64)
         times = np.bincount(rng.integers(0, days[-1] + 1, days[-1] + 1), minlength=days[-1] + 1)
-        return Population(*self._discovered(a, b, times[days].astype(np.float64)), a, b)
+        devices, joins = self._discovered(shares, times[days].astype(np.float64))
+        return Population(devices, joins, shares)
 
-    def _discovered(self, a: float, b: float, weights: Float64Array) -> tuple[float, float]:
+    def _discovered(self, shares: Shares, weights: Float64Array) -> tuple[float, float]:
         """Returns the devices at the start, and those that join per day, by weighted least squares
         of the new devices of each round."""
-        rounds = np.arange(self.history.rounds, dtype=np.float64)
+        rounds = np.arange(self.history.rounds)
         # Chance that a device is new in a round, of a device that was there from the start.
-        chance = a / b * (b / (b + rounds)) ** (a + 1.0)
+        chance = self.activity.chance(rounds) @ shares.of_all
         # Of those that join, each is as new as the rounds since then; days pass evenly per round.
         joined = np.cumsum(chance) * (self._days[-1] / rounds[-1])
         root = np.sqrt(weights / np.maximum(self._new, 1.0))
         columns = np.stack([chance, joined], axis=1) * root[:, None]
+        if self._known is not None:
+            # Of known devices, those without activity are as many as the curve leaves.
+            ratio = self._known.joins / self._known.devices
+            column = columns[:, 0] + ratio * columns[:, 1]
+            devices = float(column @ (self._new * root)) / max(float(column @ column), 1e-12)
+            devices = min(devices, self._known.devices)
+            return devices, ratio * devices
         scale = np.maximum(columns.max(axis=0), 1e-12)
         found = nnls(columns / scale, self._new * root)[0] / scale
         return float(found[0]), float(found[1])
 
-    def activity(self, population: Population, rng: np.random.Generator) -> Float64Array:
-        """Returns the activity of the seen devices, [P], given their participations."""
-        shape = population.shape + self.history.patterns.counts
-        return rng.gamma(shape) / (population.rate + self.first + 1.0 + self._open)
-
     def unseen(
-        self, population: Population, days: float, rng: np.random.Generator
+        self, population: Population, days: float, share: float, rng: np.random.Generator
     ) -> tuple[Float64Array, Float64Array]:
         """Returns the activity of devices that have not come yet, and the seconds after the last
         start at which they can: 0 for those that have joined.
@@ -188,25 +160,33 @@ class Devices:
         Args:
             population: drawn population.
             days: days for which devices still join.
+            share: share of the devices to draw.
             rng: generator of the draw.
         """
-        a, b, r = population.shape, population.rate, self.history.rounds
+        r, of_all = self.history.rounds, population.shares.of_all
         per_bin = population.joins * self._days[-1] / JOIN_BINS
-        ages = [float(r), *((np.arange(JOIN_BINS) + 0.5) * r / JOIN_BINS)]
-        parts = []
-        for age, number in zip(ages, [population.devices, *[per_bin] * JOIN_BINS], strict=True):
-            count = rng.poisson(number * (b / (b + age)) ** a)
-            parts.append(rng.gamma(a, size=count) / (b + age))
-        waits = np.zeros(sum(each.size for each in parts))
-        joined = rng.poisson(population.joins * days)
-        parts.append(rng.gamma(a, size=joined) / b)
-        later = np.sort(rng.random(joined)) * days * DAY
-        return np.concatenate(parts), np.concatenate([waits, later])
+        ages = np.array([r, *((np.arange(JOIN_BINS) + 0.5) * r / JOIN_BINS), 0.0])
+        there = np.array([population.devices, *[per_bin] * JOIN_BINS, population.joins * days])
+        expected = share * there[:, None] * of_all * self.activity.never(ages)
+        numbers = rng.poisson(expected)
+        joined = int(numbers[-1].sum())
+        waits = np.zeros(int(numbers.sum()))
+        waits[waits.size - joined :] = np.sort(rng.random(joined)) * days * DAY
+        return self.activity.of_unseen(numbers, ages, rng), waits
 
     @cached_property
     def groups(self) -> "Groups":
         """Groups of devices by their hours."""
         return Groups.of(self.history)
+
+    @cached_property
+    def _cumulated(self) -> Float32Array:
+        return self.groups.cumulated(self.history)
+
+    def groups_of_seen(self, part: slice, rng: np.random.Generator) -> Int64Array:
+        """Returns the groups of a part [Q] of the seen devices, drawn given their hours."""
+        cumulated = self._cumulated[part, :-1]
+        return (cumulated < rng.random(len(cumulated))[:, None]).sum(axis=1)
 
 
 @dataclass(frozen=True)
@@ -250,18 +230,20 @@ class Groups:
                 least, best = bic, cls(shares / shares.sum(), hours)
         return best
 
-    def drawn(self, history: History, rng: np.random.Generator) -> Int64Array:
-        """Returns the group of each device, [P], drawn given its hours."""
+    def cumulated(self, history: History) -> Float32Array:
+        """Returns the chance of each device, given its hours, to be in each group or one before it,
+        [P, C]."""
         patterns = history.patterns
+        found = np.ones((patterns.counts.size, self.shares.size), np.float32)
         if self.shares.size == 1:
-            return np.zeros(patterns.counts.size, np.int64)
-        logs = np.log(self.hours[:, _round_hours(history)])
-        scores = (
-            np.stack([np.add.reduceat(each[patterns.rounds], patterns.starts) for each in logs])
-            + np.log(self.shares)[:, None]
-        )
-        noise = rng.gumbel(size=scores.shape)
-        return np.argmax(scores + noise, axis=0)
+            return found
+        logs = np.log(self.hours[:, _round_hours(history)]).T
+        for devices, rows in patterns.blocks():
+            begins = patterns.starts[devices] - rows.start
+            scores = np.add.reduceat(logs[patterns.rounds[rows]], begins) + np.log(self.shares)
+            own = np.exp(scores - scores.max(axis=1, keepdims=True))
+            found[devices] = np.cumsum(own / own.sum(axis=1, keepdims=True), axis=1)
+        return found
 
 
 def _round_hours(history: History) -> Int64Array:

@@ -2,20 +2,18 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from fedray.audit.claims import Claim
-from fedray.audit.guarantees import Limits, of_limits
-from fedray.audit.noise import ServerNoise
+from fedray.audit.sensitivity import trace_sensitivity
 from fedray.base.arrays import BoolArray, Float64Array, Int64Array
 from fedray.base.document import Document, IfAny, InJson, NotInJson
 from fedray.base.errors import InputError
 from fedray.base.result import DrawnResult
-from fedray.base.rng import Stream, stream_generator
+from fedray.base.threads import in_order
 from fedray.mechanisms.participation import MinSep
 from fedray.report.subject import Subject
 from fedray.report.subjects import trace_subject
@@ -25,6 +23,7 @@ from fedray.studies.forecast.continuation import Continued, continued
 from fedray.studies.forecast.devices import Devices, Known
 from fedray.studies.forecast.history import DAY, LEAST_ROUNDS, History, history_of
 from fedray.studies.forecast.pace import Pace
+from fedray.studies.forecast.privacy import Privacy
 from fedray.trace.imported import ImportedTrace, open_trace
 from fedray.trace.reader import Trace
 
@@ -152,7 +151,7 @@ class Forecast(DrawnResult):
     @property
     def timer(self) -> str:
         """The timer and its source, in words."""
-        return f"timer {self.timer_hours:.4g} h, from {self.timer_source}"
+        return self.history.rules.text
 
     def row(self, name: str) -> Row:
         """Returns a row by its name."""
@@ -183,6 +182,78 @@ def forecast(
         InputError: an argument is out of range, or the trace cannot be continued.
         TraceError: the trace cannot be read.
     """
+    given = observed(trace, rounds, scenario=scenario, claim=claim)
+    history, known = given.history, given.known
+    if not 20 <= seeds <= 10_000:
+        raise InputError.of("seeds", seeds, "must be from 20 to 10000")
+    privacy = Privacy.of(given.scenario, claim, rounds)
+    now = None
+    if privacy is not None:
+        now = trace_sensitivity(privacy.strategy, history.patterns).value
+    fits, paths = continuations(history, known, rounds, seeds, privacy, on_progress)
+    back: list[Backtest] = []
+    for cut in CUTS:
+        if (r := int(cut * history.rounds)) >= LEAST_ROUNDS:
+            early = history.until(r)
+            tried = continuations(early, known, history.rounds, seeds, None, on_progress)[1]
+            back += _backtests(r, history, tried)
+    ends = [each.end for each in paths]
+    r, patterns = history.rounds, history.patterns
+    figures: dict[str, tuple[float | None, Sequence[float]]] = {
+        "min-sep": (patterns.min_sep, [e.min_sep for e in ends]),
+        "max participations": (patterns.max_participations, [e.max_participations for e in ends]),
+        "enforced min-sep": (None, [e.enforced.min_sep for e in paths]),
+        "enforced participations": (None, [e.enforced.max_participations for e in paths]),
+        "days": (history.days, [(e.starts[-1] - history.starts[0]) / DAY for e in paths]),
+    }
+    if privacy is not None and now is not None:
+        values = [each.spent.sensitivity for each in paths if each.spent is not None]
+        for name, at in (("rho", privacy.promise.rho_at), ("epsilon", privacy.promise.epsilon_at)):
+            figures[name] = at(now), [at(each) for each in values]
+    cap = history.rules.most
+    if cap is None and claim is not None:
+        cap = claim.max_participations
+    if cap is not None:
+        near = "share of devices within 1 of the cap"
+        share = float(np.mean(patterns.counts >= cap - 1))
+        of = [float(e.by_count[max(0, cap - 1) :].sum() / e.by_count.sum()) for e in paths]
+        figures[near] = share, of
+    rows = tuple(
+        Row(name, None if now is None else float(now), Interval.of(np.array(found, np.float64)))
+        for name, (now, found) in figures.items()
+    )
+    return Forecast(
+        VERSION, r, rounds, seeds, history.rules.timer_seconds / 3600.0, history.rules.source,
+        "the scenario" if known else "the discovery curve of new devices (Good and Toulmin 1956)",
+        fits[0].drift, rows, _breaks(claim, privacy, now, history, paths), tuple(back),
+        tuple(ends), tuple(paths), history, trace_subject(given.trace),
+    )  # fmt: skip
+
+
+class Observed(NamedTuple):
+    """A trace to continue."""
+
+    trace: Trace | ImportedTrace
+    """The trace."""
+    scenario: Scenario | None
+    """Scenario whose rules hold; None for a log without one."""
+    history: History
+    """Its rounds."""
+
+    @property
+    def known(self) -> Known | None:
+        """Population of the scenario; None without one."""
+        return None if self.scenario is None else Known.of(self.scenario)
+
+
+def observed(
+    trace: Trace | ImportedTrace | str | Path,
+    rounds: int,
+    *,
+    scenario: Scenario | None,
+    claim: Claim | None,
+) -> Observed:
+    """Returns a trace to continue; see `forecast`. Raises InputError or TraceError."""
     opened = trace if isinstance(trace, Trace | ImportedTrace) else open_trace(trace)
     if scenario is None and isinstance(opened, Trace):
         scenario = scenario_of(opened)
@@ -190,45 +261,7 @@ def forecast(
     if rounds <= history.rounds:
         rule = f"must be more than the {history.rounds} observed rounds"
         raise InputError.of("rounds", rounds, rule, "give the planned last round")
-    if not 20 <= seeds <= 10_000:
-        raise InputError.of("seeds", seeds, "must be from 20 to 10000")
-    known = None if scenario is None else Known.of(scenario)
-    fits, paths = continuations(history, known, rounds, seeds, on_progress)
-    back: list[Backtest] = []
-    for cut in CUTS:
-        if (r := int(cut * history.rounds)) >= LEAST_ROUNDS:
-            _, tried = continuations(history.until(r), known, history.rounds, seeds, on_progress)
-            back += _backtests(r, history, tried)
-    r, patterns = history.rounds, history.patterns
-    ends = [MinSep(rounds, int(e.min_seps[-1]), int(e.most[-1])) for e in paths]
-    figures: dict[str, tuple[float | None, Sequence[float | None]]] = {
-        "min-sep": (patterns.min_sep, [e.min_sep for e in ends]),
-        "max participations": (patterns.max_participations, [e.max_participations for e in ends]),
-        "enforced min-sep": (None, [e.enforced.min_sep for e in paths]),
-        "enforced participations": (None, [e.enforced.max_participations for e in paths]),
-        "days": (history.days, [(e.starts[-1] - history.starts[0]) / DAY for e in paths]),
-    }
-    if (epsilon := _epsilon(scenario, claim)) is not None:
-        now = MinSep(r, patterns.min_sep, patterns.max_participations)
-        figures["epsilon of (min-sep, participations)"] = epsilon(now), [epsilon(e) for e in ends]
-    cap = history.rules.most
-    if cap is None and claim is not None:
-        cap = claim.max_participations
-    if cap is not None:
-        near = "share of devices within 1 of the cap"
-        now = float(np.mean(patterns.counts >= cap - 1))
-        figures[near] = now, [float(np.mean(e.counts >= cap - 1)) for e in paths]
-    rows = tuple(
-        Row(name, None if now is None else float(now), Interval.of(np.array(found, np.float64)))
-        for name, (now, found) in figures.items()
-        if all(each is not None for each in found)
-    )
-    return Forecast(
-        VERSION, r, rounds, seeds, history.rules.timer_seconds / 3600.0, history.rules.source,
-        "the scenario" if known else "the discovery curve of new devices (Good and Toulmin 1956)",
-        fits[0].drift, rows, _breaks(claim, history, paths), tuple(back), tuple(ends),
-        tuple(paths), history, trace_subject(opened),
-    )  # fmt: skip
+    return Observed(opened, scenario, history)
 
 
 def continuations(
@@ -236,16 +269,21 @@ def continuations(
     known: Known | None,
     rounds: int,
     seeds: int,
+    privacy: Privacy | None = None,
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> tuple[tuple[Pace, Devices], list[Continued]]:
-    """Returns the fits of a history, and its continuations up to `rounds` rounds."""
+    """Returns the fits of a history, and its continuations up to `rounds` rounds, with their
+    privacy if it is wanted."""
     on_progress(f"fitting {history.rounds:,} rounds")
-    pace = Pace(history.starts)
-    devices = Devices(history, known, stream_generator(0, Stream.FORECAST, rounds, history.rounds))
+    pace, devices = Pace(history.starts), Devices(history, known)
+
+    def one(seed: int) -> Continued:
+        return continued(history, pace, devices, rounds, seed, privacy)
+
     paths = []
-    for seed in range(1, seeds + 1):
-        paths.append(continued(history, pace, devices, rounds, seed))
-        on_progress(f"continuation {seed} of {seeds} from round {history.rounds:,}")
+    for path in in_order(one, range(1, seeds + 1)):
+        paths.append(path)
+        on_progress(f"continuation {len(paths)} of {seeds} from round {history.rounds:,}")
     return (pace, devices), paths
 
 
@@ -261,26 +299,55 @@ def _backtests(rounds: int, history: History, paths: list[Continued]) -> list[Ba
     ]
 
 
-def _breaks(claim: Claim | None, history: History, paths: list[Continued]) -> tuple[Break, ...]:
-    """Returns when the claimed min-sep and participations break, in each continuation."""
+def _breaks(
+    claim: Claim | None,
+    privacy: Privacy | None,
+    now: float | None,
+    history: History,
+    paths: list[Continued],
+) -> tuple[Break, ...]:
+    """Returns when claimed limits break, in each continuation.
+
+    Args:
+        claim: the claim; None for no limits.
+        privacy: its mechanism and noise, if rho or epsilon can be judged.
+        now: sensitivity of the observed rounds, with `privacy`.
+        history: the observed rounds.
+        paths: the continuations.
+    """
     if claim is None:
         return ()
-    past, b, k = history.patterns, claim.min_sep, claim.max_participations
+    past, r = history.patterns, history.rounds
     found = []
-    if b is not None:
-        broken = [each.min_seps < b for each in paths]
-        found.append(_break(f"min-sep >= {b:,}", past.min_sep < b, broken, history, paths))
-    if k is not None:
-        broken = [each.most > k for each in paths]
+    if claim.rounds is not None:
+        last = claim.rounds
+        after = [last + 1 if last < r + e.starts.size else None for e in paths]
+        found.append(_break(f"rounds <= {last:,}", last < r, after, history, paths))
+    if (b := claim.min_sep) is not None:
+        after = [_first(r, each.min_seps < b) for each in paths]
+        found.append(_break(f"min-sep >= {b:,}", past.min_sep < b, after, history, paths))
+    if (k := claim.max_participations) is not None:
+        after = [_first(r, each.most > k) for each in paths]
         is_over = past.max_participations > k
-        found.append(_break(f"participations <= {k:,}", is_over, broken, history, paths))
+        found.append(_break(f"participations <= {k:,}", is_over, after, history, paths))
+    if privacy is not None and now is not None:
+        for place, limit in enumerate(privacy.limits):
+            after = [None if e.spent is None else e.spent.broken_after[place] for e in paths]
+            is_over = now > limit.sensitivity
+            found.append(_break(limit.words, is_over, after, history, paths))
     return tuple(found)
+
+
+def _first(released: int, is_over: BoolArray) -> int | None:
+    """Returns the number of rounds after which a limit is first exceeded, given whether it is after
+    each round to come, [f]; None if it never is."""
+    return released + int(np.argmax(is_over)) + 1 if is_over.any() else None
 
 
 def _break(
     words: str,
     is_over: bool,
-    broken: list[BoolArray],
+    after: Sequence[int | None],
     history: History,
     paths: list[Continued],
 ) -> Break:
@@ -289,7 +356,7 @@ def _break(
     Args:
         words: the limit.
         is_over: whether the observed rounds have broken it.
-        broken: whether each continuation has broken it after each of its rounds, [f] each.
+        after: number of rounds after which each continuation has broken it; None for never.
         history: the observed rounds.
         paths: the continuations.
     """
@@ -297,29 +364,8 @@ def _break(
         today = Interval(history.days, history.days, history.days)
         return Break(f"{words}, broken already", 1.0, today)
     days = [
-        (each.starts[np.argmax(over)] - history.starts[0]) / DAY
-        for each, over in zip(paths, broken, strict=True)
-        if over.any()
+        (each.starts[number - history.rounds - 1] - history.starts[0]) / DAY
+        for each, number in zip(paths, after, strict=True)
+        if number is not None
     ]
     return Break(words, len(days) / len(paths), Interval.of(np.array(days)) if days else None)
-
-
-def _epsilon(
-    scenario: Scenario | None, claim: Claim | None
-) -> Callable[[MinSep], float | None] | None:
-    """Returns epsilon as a function of (n, b, k); None without a mechanism and its noise."""
-    if claim is not None and claim.trust is None:
-        given = claim.mechanism, claim.noise_multiplier, claim.delta
-    elif scenario is not None and scenario.privacy.strategy is not None:
-        privacy = scenario.privacy
-        given = scenario.privacy.strategy, privacy.noise_multiplier, privacy.delta
-    else:
-        return None
-    strategy, noise_multiplier, delta = given
-
-    @cache
-    def epsilon(limits: MinSep) -> float | None:
-        of, noise = Limits(limits, "forecast"), ServerNoise(noise_multiplier, None)
-        return of_limits("observed", of, strategy, noise, delta, False).epsilon
-
-    return epsilon

@@ -35,6 +35,11 @@ class Ruling:
     most: int | None = None
     """Most participations of a device; None for any number."""
 
+    @property
+    def text(self) -> str:
+        """The timer and its source, in words."""
+        return f"timer {self.timer_seconds / 3600.0:.4g} h, from {self.source}"
+
 
 @dataclass(frozen=True)
 class History:
@@ -60,7 +65,7 @@ class History:
         """Returns the history as it was after `rounds` rounds; the rules stay."""
         whole = self.patterns
         is_kept = whole.rounds < rounds
-        counts = np.add.reduceat(is_kept.astype(np.int64), whole.starts)
+        counts = np.add.reduceat(is_kept, whole.starts, dtype=np.int64)
         patterns = Patterns(
             rounds, whole.device_ids[counts > 0], counts[counts > 0], whole.rounds[is_kept]
         )

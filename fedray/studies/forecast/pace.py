@@ -1,25 +1,30 @@
 """Pace of rounds: hours of the day, weekends and drift, fitted and continued.
 
 The rate of rounds is exp(level of the day) times a profile of the hours. Levels are a regression of
-the logarithm of rounds per day. Its candidates have no drift, a linear trend or a step, and a
-weekend or none; each has the weight exp(-BIC / 2) (Raftery 1995, "Bayesian Model Selection in
-Social Research"). A trend is damped (Gardner and McKenzie 1985, "Forecasting Trends in Time
-Series"): far beyond the observed days it adds no more than over them. In the time that the rate
-measures, rounds are about one unit apart (Brown et al. 2002, "The Time-Rescaling Theorem"), and the
-observed distances are drawn in blocks of a day (Künsch 1989). A server that stops at the same hours
-of each day continues by whole sessions.
+the logarithm of rounds per day. Its candidates have no drift, a linear trend or a step, a weekend
+or none, and some first days without a common level: at the start all timers are open, and the pace
+swings until they are spread. Each has the weight exp(-BIC / 2) (Raftery 1995, "Bayesian Model
+Selection in Social Research"). A trend is damped (Gardner and McKenzie 1985, "Forecasting Trends in
+Time Series"): far beyond the observed days it adds no more than over them. In the time that the
+rate measures, rounds are about one unit apart (Brown et al. 2002, "The Time-Rescaling Theorem").
+The observed distances are drawn in blocks of a day (Künsch 1989) that began at a like hour and as
+early or late as the continuation is (Lall and Sharma 1996, "A Nearest Neighbor Bootstrap"): a pace
+that returns to its level does so in the forecast. A server that stops at the same hours of each day
+continues by whole sessions.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from fedray.base.arrays import Float64Array
-from fedray.studies.forecast.history import DAY
+from fedray.studies.forecast.history import DAY, LEAST_ROUNDS
 from fedray.studies.forecast.sessions import Sessions
 
 HOUR = 3600.0
+MOST_SETTLING = 28
+"""Most first days without a common level."""
 WEEKLY_DAYS = 13
 """Whole days from which a weekend is looked for: two of each weekday but one."""
 LEAST_SPREAD = 0.02
@@ -37,6 +42,8 @@ class Drift:
     """First day of the new level; None without a step."""
     weekend: int | None = None
     """Day of the week, counted from the first day, on which a weekend of two days begins."""
+    settled: int = 0
+    """First day that counts; those before have no common level."""
 
     def columns(self, days: Float64Array, observed: int) -> Float64Array:
         """Returns the regressors of days [D], [D, p]; a trend is damped after `observed` days."""
@@ -120,25 +127,30 @@ class Pace:
         return 24.0 * day + before[hour] + (hours - whole) * self.profile[hour]
 
     @cached_property
-    def _candidates(self) -> tuple[list[Drift], Float64Array]:
+    def candidates(self) -> tuple[list[Drift], Float64Array]:
         """The candidates and their weights."""
         days, levels = self._levels
         steps = [int(each) for each in days[2:-1]]
+        begins = [int(each) for each in days[1 : min(days.size // 2, MOST_SETTLING)]]
         weekends = range(7) if days.size >= WEEKLY_DAYS else ()
+        drifts = [Drift(), Drift(trend=True), *(Drift(step=each) for each in steps)]
+        drifts += [Drift(trend, settled=each) for trend in (False, True) for each in begins]
         found, scores = [], []
-        for trend, step in [(False, None), (True, None), *((False, each) for each in steps)]:
-            for weekend in (None, *weekends):
-                drift = Drift(trend, step, weekend)
-                x = drift.columns(days, self._observed)
-                if x.shape[1] > max(1, days.size - 2):
-                    continue
-                rest = levels - x @ np.linalg.lstsq(x, levels, rcond=None)[0]
-                spread = max(float(rest @ rest) / days.size, LEAST_SPREAD**2)
-                score = 0.5 * (days.size * np.log(spread) + x.shape[1] * np.log(days.size))
-                # Each of several steps or weekends has its share of the prior.
-                score += np.log(len(steps)) if step is not None else 0.0
-                scores.append(score + (np.log(7) if weekend is not None else 0.0))
-                found.append(drift)
+        for drift in [replace(each, weekend=w) for each in drifts for w in (None, *weekends)]:
+            is_used = days >= drift.settled
+            x = drift.columns(days[is_used], self._observed)
+            parameters = x.shape[1] + days.size - is_used.sum()
+            if parameters > max(1, days.size - 2):
+                continue
+            y = levels[is_used]
+            rest = y - x @ np.linalg.lstsq(x, y, rcond=None)[0]
+            spread = max(float(rest @ rest) / days.size, LEAST_SPREAD**2)
+            score = 0.5 * (days.size * np.log(spread) + parameters * np.log(days.size))
+            # Each of several steps, beginnings or weekends has its share of the prior.
+            score += np.log(len(steps)) if drift.step is not None else 0.0
+            score += np.log(len(begins)) if drift.settled else 0.0
+            scores.append(score + (np.log(7) if drift.weekend is not None else 0.0))
+            found.append(drift)
         weights = np.exp(np.min(scores) - np.array(scores))
         return found, weights / weights.sum()
 
@@ -149,11 +161,12 @@ class Pace:
     @property
     def drift(self) -> str:
         """The drift with the largest weight, in words."""
-        found, weights = self._candidates
+        found, weights = self.candidates
         parts: dict[str, float] = {}
         for each, weight in zip(found, weights, strict=True):
             name = "a trend" if each.trend else "no drift" if each.step is None else "a step"
             name += "" if each.weekend is None else " and weekends"
+            name += " after an unsettled start" if each.settled else ""
             parts[name] = parts.get(name, 0.0) + float(weight)
         name = max(parts, key=lambda each: parts[each])
         stop = "" if self._sessions is None else f"; {self._sessions.words}"
@@ -163,56 +176,33 @@ class Pace:
         """Returns the starts of the next `count` rounds, seconds, drawn with the candidate, its
         parameters and the distances between rounds."""
         days, levels = self._levels
-        candidates, weights = self._candidates
+        candidates, weights = self.candidates
         drift = candidates[int(rng.choice(len(candidates), p=weights))]
-        x = drift.columns(days, self._observed)
-        best = np.asarray(np.linalg.lstsq(x, levels, rcond=None)[0], np.float64)
-        rest = levels - x @ best
-        free = max(1, days.size - x.shape[1])
+        is_used = days >= drift.settled
+        x, y = drift.columns(days[is_used], self._observed), levels[is_used]
+        best = np.asarray(np.linalg.lstsq(x, y, rcond=None)[0], np.float64)
+        rest = y - x @ best
+        free = max(1, y.size - x.shape[1])
         spread = max(float(rest @ rest), free * LEAST_SPREAD**2) / rng.chisquare(free)
         inverse = np.linalg.pinv(x.T @ x)
         drawn = rng.multivariate_normal(best, spread * inverse, method="eigh")
         if (sessions := self._sessions) is not None:
             ahead = np.arange(min(self._observed + 2 * count, MOST_DAYS), dtype=np.float64)
             curve = drift.columns(ahead, self._observed) @ drawn
-            found = sessions.continued(float(self._at[-1]), count, x @ best, curve, rng)
+            fitted = drift.columns(days, self._observed) @ best
+            found = sessions.continued(float(self._at[-1]), count, fitted, curve, rng)
             return found + self._first_day * DAY
-        units = np.interp(self._at, *self._rate_time(drift, best, self._observed))
-        gaps = np.diff(units)
-        gaps = gaps / gaps.mean()
-        per_day = max(1, round(count_per_day(self._at)))
+        # Rounds of recent days, once the pace has settled, show how it continues.
+        recent = DAY * max(self._recent, drift.settled)
+        at = self._at[np.searchsorted(self._at, min(recent, self._at[-LEAST_ROUNDS])) :]
+        units = np.interp(at, *self._rate_time(drift, best, self._observed))
         length = self._observed + 2
         while True:
             length = min(2 * length, MOST_DAYS)
             curve = self._rate_time(drift, drawn, length)
-            wanted = self._blocks(gaps, per_day, count, curve, rng)
+            wanted = _blocks(at, units, count, curve, rng)
             if curve[1][-1] >= wanted[-1] or length == MOST_DAYS:
                 return np.interp(wanted, curve[1], curve[0]) + self._first_day * DAY
-
-    def _blocks(
-        self,
-        gaps: Float64Array,
-        per_day: int,
-        count: int,
-        curve: tuple[Float64Array, Float64Array],
-        rng: np.random.Generator,
-    ) -> Float64Array:
-        """Returns the numbers of expected rounds at which the next `count` rounds start. Each block
-        of a day continues with the distances that followed a round at about the same hour."""
-        seconds, expected = curve
-        at = float(np.interp(self._at[-1], seconds, expected))
-        of_day = self._at[:-1] % DAY
-        near = min(gaps.size, max(2, gaps.size // per_day))
-        parts = []
-        for _ in range(-(-count // per_day)):
-            hour = float(np.interp(at, expected, seconds)) % DAY
-            apart = np.abs(of_day - hour)
-            closest = np.argpartition(np.minimum(apart, DAY - apart), near - 1)[:near]
-            begin = int(closest[rng.integers(0, near)])
-            part = at + np.cumsum(gaps[(begin + np.arange(per_day)) % gaps.size])
-            parts.append(part)
-            at = float(part[-1])
-        return np.concatenate(parts)[:count]
 
     def _rate_time(
         self, drift: Drift, values: Float64Array, days: int
@@ -228,3 +218,43 @@ class Pace:
 def count_per_day(at: Float64Array) -> float:
     """Returns the mean number of rounds per day of starts [r] in seconds."""
     return (at.size - 1) * DAY / max(float(at[-1] - at[0]), 1.0)
+
+
+def _blocks(
+    at: Float64Array,
+    units: Float64Array,
+    count: int,
+    curve: tuple[Float64Array, Float64Array],
+    rng: np.random.Generator,
+) -> Float64Array:
+    """Returns the numbers of expected rounds at which the next rounds start.
+
+    Args:
+        at: observed starts, [r] seconds.
+        units: expected rounds before each, [r].
+        count: number of rounds to come.
+        curve: times in seconds, and the expected rounds before each.
+        rng: generator of the draws.
+    """
+    seconds, expected = curve
+    gaps = np.diff(units) * (units.size - 1) / (units[-1] - units[0])
+    per_day = max(1, min(round(count_per_day(at)), gaps.size))
+    # Rounds after which a whole block was observed; early ones are negative.
+    whole = gaps.size - per_day + 1
+    late = (np.concatenate([[0.0], np.cumsum(gaps)]) - np.arange(gaps.size + 1))[:whole]
+    hours = at[:whole] % DAY / HOUR
+    near = min(whole, max(2, gaps.size // per_day))
+    now = float(np.interp(at[-1], seconds, expected))
+    behind = 0.0
+    parts = []
+    for _ in range(-(-count // per_day)):
+        hour = float(np.interp(now, expected, seconds)) % DAY / HOUR
+        apart = np.abs(hours - hour)
+        apart = np.minimum(apart, 24.0 - apart) + np.abs(late - behind)
+        closest = np.argpartition(apart, near - 1)[:near]
+        begin = int(closest[rng.integers(0, near)])
+        block = np.cumsum(gaps[begin : begin + per_day])
+        parts.append(now + block)
+        now += float(block[-1])
+        behind += float(block[-1]) - per_day
+    return np.concatenate(parts)[:count]

@@ -12,8 +12,8 @@ from fedray.studies.forecast.history import DAY
 
 MADE = (
     "Estimates. Devices take part by their fitted activity, and rounds start at the fitted pace by "
-    "hour, weekend and drift. Doubt about both is in the intervals. Epsilon is that of min-sep and "
-    "the most participations of each continuation, not of its patterns."
+    "hour, weekend and drift. Doubt about both is in the intervals. Rho and epsilon are those of "
+    "the rounds of each continuation, as an audit after its last round would find them."
 )
 
 
@@ -34,7 +34,20 @@ def forecast_headline(found: Forecast) -> str:
     for each in found.breaks:
         when = "" if each.day is None else f", about day {each.day.median:.0f}"
         said += f" The claim {each.claimed} breaks with probability {each.probability:.2f}{when}."
-    return said
+    return said + _missed(found)
+
+
+def _missed(found: Forecast) -> str:
+    """Returns a warning if an interval of the backtest does not contain what happened."""
+    missed = [each for each in found.backtests if not each.is_inside]
+    if not missed:
+        return ""
+    shown = [
+        f"{each.name} {each.happened:,.4g} instead of {each.forecast.low:,.4g} to "
+        f"{each.forecast.high:,.4g} from {each.rounds:,} rounds"
+        for each in missed
+    ]
+    return f" Do not rely on it: the backtest missed {', '.join(shown)}."
 
 
 def forecast_tables(found: Forecast) -> list[Table]:

@@ -15,6 +15,8 @@ from fedray.studies.forecast.history import DAY
 LEAST_STARTS = 20
 """Least number of recent starts from which a stop is looked for."""
 LEAST_SESSIONS = 4
+LIKE = 0.1
+"""Relative difference of the fitted rounds of two sessions that count as alike."""
 
 
 @dataclass(frozen=True)
@@ -96,9 +98,12 @@ class Sessions:
         day = int((last - self.middle) // DAY)
         parts, missing = [], count
         while missing > 0:
-            chosen = int(rng.integers(0, len(self.offsets)))
+            level = float(drawn[min(day, drawn.size - 1)])
+            apart = np.abs(observed - level)
+            like = np.flatnonzero(apart <= apart.min() + LIKE)
+            chosen = int(like[rng.integers(0, like.size)])
             offsets = self.offsets[chosen]
-            factor = float(np.exp(observed[chosen] - drawn[min(day, drawn.size - 1)]))
+            factor = float(np.exp(observed[chosen] - level))
             begin = day * DAY + self.middle
             if begin + offsets[0] <= last:
                 # The session of the last start goes on as another did at that time of the day.

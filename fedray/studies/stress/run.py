@@ -35,7 +35,8 @@ from fedray.scenario import Scenario
 from fedray.scenario.shipped import find_scenario, shipped_scenario_files
 from fedray.studies.compare import Comparison
 from fedray.studies.equal_privacy import compare_mechanisms
-from fedray.studies.forecast.forecast import forecast as forecast_of
+from fedray.studies.forecast.forecast import SEEDS as CONTINUATIONS
+from fedray.studies.forecast.forecast import continuations, observed
 from fedray.studies.plan import limits_of_runs
 from fedray.studies.simulated import StudyCache, Truth, enforced_in, simulate_runs, simulated
 from fedray.studies.stress.judged import Judged, Stressed, StressRow, made
@@ -315,16 +316,18 @@ def _cases_of_forecast(
     estimates = _participations(rounds, *estimate)
     if not estimates:
         raise InputError.of("estimated", None, "must be given: the min-sep that was planned")
-    found = forecast_of(trace, rounds, scenario=rules, claim=claim, on_progress=on_progress)
-    has_rules = rules is not None and found.timer_hours > 0
+    of = observed(trace, rounds, scenario=rules, claim=claim)
+    _, paths = continuations(of.history, of.known, rounds, CONTINUATIONS, None, on_progress)
+    ruling = of.history.rules
+    has_rules = rules is not None and ruling.timer_seconds > 0
     truths = []
     for quantile in (0.05, 0.5, 0.95):
-        order = np.argsort([each.min_sep for each in found.ends], kind="stable")
+        order = np.argsort([each.min_seps[-1] for each in paths], kind="stable")
         place = int(order[round(quantile * (order.size - 1))])
-        enforced = found.paths[place].enforced if has_rules else None
-        truths.append(Truth(found.ends[place], enforced=enforced))
+        path = paths[place]
+        truths.append(Truth(path.end, enforced=path.enforced if has_rules else None))
     jobs = [replace(blank, truth=each, estimates=estimates) for each in dict.fromkeys(truths)]
-    name = f"forecast of {trace.path}, {found.timer}"
+    name = f"forecast of {trace.path}, {ruling.text}"
     return _Cases(name, estimates, jobs)
 
 
