@@ -16,7 +16,7 @@ help:  ## What there is to make
 	@awk -F ':.*##' '/^[a-z-]+:.*##/ { printf "%-18s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: .venv/.runs  ## Simulate the quickstart scenario at full size, audit it, write its report
-	$(BIN)/fedray run scenarios/quickstart.toml
+	$(BIN)/fedray run scenarios/quickstart.toml --place backend=ray
 
 test: .venv/.tests  ## Every test of fedray itself
 	$(TESTS) -m "not outside"

@@ -11,6 +11,8 @@ from fedray.base.document import Document
 from fedray.base.errors import InputError
 from fedray.imports.foreign_sessions import read_fedscale, read_flash
 from fedray.imports.sessions import Sessions, write_sessions
+from fedray.runtime.placement import Placement
+from fedray.runtime.tasks import run_jobs
 from fedray.scenario import Scenario
 from fedray.scenario.shipped import find_scenario
 from .availability.factory import availability_of
@@ -65,6 +67,7 @@ def of_scenario(
     out: Path | None,
     devices: int | None,
     days: int | None,
+    placement: Placement | None = None,
 ) -> PopulationSupply:
     """Returns the supply of a scenario's population, and writes its sessions.
 
@@ -74,12 +77,13 @@ def of_scenario(
         out: file of sessions; None for no file.
         devices: number of devices to write; None for all, up to `MOST_DEVICES`.
         days: simulated days to write; None for `DAYS`.
+        placement: place of the sessions' tasks; by default this process.
     """
     value = Scenario.from_toml(find_scenario(source), overrides)
     written = min(value.device_ids, MOST_DEVICES) if devices is None else devices
     days = DAYS if days is None else days
     # Impossible numbers are refused before the supply is estimated.
-    blocks = population_sessions(value, written, days)
+    blocks = population_sessions(value, written, days, placement)
     supply = eligible_at_once(value)
     file = _written(blocks, out, written, days)
     return PopulationSupply(value.population.devices, supply, file)
@@ -103,7 +107,9 @@ def of_trace(source: Path, kind: str, out: Path | None) -> PopulationSupply:
     return PopulationSupply(found.end_device, None, file)
 
 
-def population_sessions(scenario: Scenario, devices: int, days: int) -> Iterator[Sessions]:
+def population_sessions(
+    scenario: Scenario, devices: int, days: int, placement: Placement | None = None
+) -> Iterator[Sessions]:
     """Lists the sessions of the first devices of a population, while they are present.
 
     Devices that have not joined, or that the task cannot use, have no sessions. A session under way
@@ -115,19 +121,23 @@ def population_sessions(scenario: Scenario, devices: int, days: int) -> Iterator
         scenario: scenario of the population.
         devices: number of devices, with the ids 0, 1, 2, ...
         days: days from the start of the simulation.
+        placement: place of the tasks, one for each block; by default this process.
 
     Yields:
         Blocks of devices, in order of their ids; times are seconds UTC since the start.
 
     Raises:
         InputError: `devices` is not from 1 to the population's size, or `days` is below 1.
+        RunFailed: a task's process died too often.
     """
     most = scenario.device_ids
     if not 1 <= devices <= most:
         raise InputError.of("devices", devices, f"must be from 1 to {most:,}")
     if days < 1:
         raise InputError.of("days", days, "must be at least 1")
-    return _blocks(scenario, devices, days)
+    # Blocks are quick, so Ray is used only if it is asked for.
+    here = (placement or Placement()).resolved(lambda: 0.0)
+    return _blocks(scenario, devices, days, here)
 
 
 def long_intervals(availability: Availability, listing: Listing) -> Intervals:
@@ -155,26 +165,40 @@ def long_intervals(availability: Availability, listing: Listing) -> Intervals:
     return joined(parts).sorted_by_device()
 
 
-def _blocks(scenario: Scenario, devices: int, days: int) -> Iterator[Sessions]:
-    availability = availability_of(scenario)
-    device_model = DeviceModel.of(scenario)
-    presence = Presence.of(scenario)
+def _blocks(
+    scenario: Scenario, devices: int, days: int, placement: Placement
+) -> Iterator[Sessions]:
     size = max(1, BLOCK_DEVICE_DAYS // days)
+    jobs = [
+        (scenario, first, min(first + size, devices), days) for first in range(0, devices, size)
+    ]
+    names = [f"list sessions of devices {first} to {end - 1}" for _, first, end, _ in jobs]
+    # Tasks end in any order.
+    done: dict[int, Sessions] = {}
+    written = 0
+    for place, block in run_jobs(_block, jobs, placement, names=names):
+        done[place] = block
+        while written in done:
+            yield done.pop(written)
+            written += 1
+
+
+def _block(job: tuple[Scenario, int, int, int]) -> Sessions:
+    scenario, first, end_device, days = job
     until = days * DAY
-    for first in range(0, devices, size):
-        end_device = min(first + size, devices)
-        ids = np.arange(first, end_device, dtype=np.uint64)
-        ids = ids[are_usable(device_model, ids)]
-        joins, leaves = present_between(presence, ids)
-        intervals = long_intervals(availability, Listing(ids, joins, 0.0, until))
-        local = intervals.local
-        start = np.maximum(intervals.start_times, joins[local])
-        end = np.minimum(intervals.end_times, leaves[local])
-        end[end == math.inf] = until
-        # Nothing may be left of an interval in which the device joins or leaves.
-        is_left = (end > start) & (start < until)
-        chosen = ids[local[is_left]].astype(np.int64)
-        yield Sessions(first, end_device, chosen, start[is_left], end[is_left])
+    ids = np.arange(first, end_device, dtype=np.uint64)
+    ids = ids[are_usable(DeviceModel.of(scenario), ids)]
+    joins, leaves = present_between(Presence.of(scenario), ids)
+    listing = Listing(ids, joins, 0.0, until)
+    intervals = long_intervals(availability_of(scenario), listing)
+    local = intervals.local
+    start = np.maximum(intervals.start_times, joins[local])
+    end = np.minimum(intervals.end_times, leaves[local])
+    end[end == math.inf] = until
+    # Nothing may be left of an interval in which the device joins or leaves.
+    is_left = (end > start) & (start < until)
+    chosen = ids[local[is_left]].astype(np.int64)
+    return Sessions(first, end_device, chosen, start[is_left], end[is_left])
 
 
 def _written(

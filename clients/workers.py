@@ -6,8 +6,9 @@ from typing import Any
 from fedray.base.blocks import part_count, part_ranges, shard_ranges
 from fedray.base.errors import InputError, ShardLost, TrainerLost
 from fedray.base.threads import usable_cpus
+from fedray.runtime.nodes import shares_of
 from fedray.runtime.placement import Placement
-from fedray.runtime.reservation import FEW_CPUS, Reservation, shares_of
+from fedray.runtime.reservation import FEW_CPUS, Reservation
 from fedray.runtime.workers import (
     ActorSpec,
     InProcessWorker,
@@ -189,7 +190,8 @@ def start_trainers(
     build_index(scenario)
     scenario_once = shared(scenario)
     trainers = []
-    for number, bundle in enumerate(reservation.trainer_bundles(placement)):
+    bundles = reservation.trainer_bundles(placement)
+    for number, bundle in enumerate(bundles, reservation.first_trainer):
         spec = ActorSpec(
             name="Trainer",
             label=f"trainer-{number}",

@@ -6,6 +6,7 @@ from typing import Any
 
 from fedray.base.errors import InputError
 from fedray.commands.frame.output import print_json, print_pieces
+from fedray.commands.frame.placing import placement_of
 from fedray.commands.frame.progress import progress_line
 from fedray.report.table import Table
 
@@ -18,6 +19,7 @@ def population(
     devices: int | None = None,
     days: int | None = None,
     overrides: list[str] | None = None,
+    place: list[str] | None = None,
     as_json: bool = False,
 ) -> None:
     """Show how many devices are eligible at once, by hour of the day, and write their sessions.
@@ -39,10 +41,12 @@ def population(
 
     if kind == "scenario":
         with progress_line("measuring the population"):
-            found = of_scenario(source, overrides or (), sessions, devices, days)
+            found = of_scenario(
+                source, overrides or (), sessions, devices, days, placement_of(place)
+            )
     elif kind in PUBLISHED:
         # A published trace is read as it is: nothing of it is drawn or simulated.
-        given = {"--devices": devices, "--days": days, "--set": overrides}
+        given = {"--devices": devices, "--days": days, "--set": overrides, "--place": place}
         for flag, value in given.items():
             if value is not None:
                 raise InputError(f"{flag} is for a scenario, and SOURCE is not one; leave it out")

@@ -41,15 +41,16 @@ from fedray.base.part_done import PartDone
 from fedray.base.rounding import counted
 from fedray.base.storage import local_path
 from fedray.clients.data.factory import build_index, source_of
-from fedray.clients.workers import TrainerWorker, shard_count, start_trainers
+from fedray.clients.workers import TrainerWorker, start_trainers
 from fedray.encoding.factory import encoding_of
 from fedray.mechanisms.triangular import MatrixFile
 from fedray.runs.evaluations import Evaluations
 from fedray.runs.grouped import grouped
 from fedray.runs.noise_ahead import LEARNABLE, noise_ahead, told_ahead
-from fedray.runs.simulation import about_run
+from fedray.runs.simulation import about_run, useful_shards
+from fedray.runtime.nodes import Node
 from fedray.runtime.placement import Placement
-from fedray.runtime.reservation import Node, Reservation, looks, reserved, show
+from fedray.runtime.reservation import Reservation, looks, reserved, show
 from fedray.runtime.tasks import run_jobs
 from fedray.runtime.workers import Pending
 from fedray.scenario import Scenario
@@ -98,6 +99,8 @@ from fedray.wire.messages import (
     TrainReport,
 )
 
+SECONDS_OF_A_TRAINER = 10.0
+"""Least predicted work of each trainer on Ray, seconds; a process needs as long to load torch."""
 TRAINING_KEYS = ("name", "description", *TRAINED_TABLES)
 """Keys of a scenario on which traces do not depend, except for the budget `privacy.stop_at`."""
 _Key = TypeVar("_Key")
@@ -141,9 +144,7 @@ def train(
     check_report(value)
     time_of_devices = DeviceTime(value)
     # The length of the training decides whether it is worth starting Ray.
-    here = (placement or Placement()).resolved(
-        train_seconds=lambda: predicted_seconds(value, time_of_devices)
-    )
+    here = (placement or Placement()).resolved(lambda: predicted_seconds(value, time_of_devices))
     partial = partial_directory(Path(os.path.abspath(directory)))
     try:
         return _train(
@@ -332,7 +333,7 @@ def finish_training(
     if not (trust_code or is_given):
         value.demand_trust_of_training()
     time_of_devices = DeviceTime(value)
-    placement = placement.resolved(train_seconds=lambda: predicted_seconds(value, time_of_devices))
+    placement = placement.resolved(lambda: predicted_seconds(value, time_of_devices))
     start = _Start(
         value,
         placement,
@@ -390,6 +391,25 @@ def predicted_seconds(scenario: Scenario, time_of_devices: DeviceTime | None = N
     per_device = time_of_devices or DeviceTime(scenario)
     with _trainers_in_process(scenario) as trainers:
         return _estimate(scenario, trainers, scenario.rounds.count, per_device).sample_seconds
+
+
+def _most_trainers(scenario: Scenario, placement: Placement, time_of_devices: DeviceTime) -> int:
+    """Returns the largest number of trainers that a training on Ray can use: each has a group of
+    devices in a round and SECONDS_OF_A_TRAINER of work, unless the placement says otherwise."""
+    if placement.backend == "in-process" or placement.trainers:
+        return placement.trainers or 1
+    sample = scenario.trained_devices
+    # Groups are of one version; in buffered rounds that may be a device.
+    by_groups = sample
+    if placement.trainer_gpus:
+        group, by_work = scenario.training.devices_at_once, sample
+    else:
+        with _trainers_in_process(scenario, 1) as trainers:
+            seconds = time_of_devices.measured_by(trainers) * scenario.rounds.count * sample
+        group, by_work = time_of_devices.group, math.ceil(seconds / SECONDS_OF_A_TRAINER)
+    if scenario.rounds.buffer is None:
+        by_groups = math.ceil(sample / group)
+    return max(1, min(by_groups, by_work))
 
 
 def size_and_seconds(scenario: Scenario) -> tuple[int, float]:
@@ -513,7 +533,7 @@ class LiveTraining:
             time_of_devices or DeviceTime(scenario),
             is_resumed=is_resumed and has_checkpoint(partial),
             on_progress=on_progress,
-            shards=functools.partial(shard_count, scenario, placement),
+            shards=functools.partial(useful_shards, scenario, placement),
         )
         self._made_within = _training(start)
         self._rounds: queue.SimpleQueue[tuple[int, Cohort] | None]
@@ -795,7 +815,7 @@ class _Training:
         placement = self._placement
         if self._reservation is None or placement.trainers or placement.trainer_gpus:
             return
-        for joined in self._reservation.joined(nodes, placement):
+        for joined in self._reservation.joined(nodes, placement, len(self._trainers)):
             # The loop has the same list.
             self._trainers += start_trainers(self._scenario.for_trainers(), placement, joined)
 
@@ -1001,8 +1021,9 @@ def _training(start: _Start) -> Iterator[_Training]:
 
         # The simulation beside a live training shares its reservation.
         about = about_run(scenario, start.directory)
+        most_trainers = _most_trainers(scenario, placement, start.time_of_devices)
         reservation = stack.enter_context(
-            reserved(placement, start.shards, about, say, trains=True)
+            reserved(placement, start.shards, about, say, most_trainers=most_trainers)
         )
         # The stack closes in reverse order: workers before their cluster.
         aggregator = start_aggregator(scenario.for_aggregator(), placement, reservation)

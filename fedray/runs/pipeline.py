@@ -3,7 +3,6 @@ trained. The models of several tasks are trained one by one after the simulation
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any, overload
 
@@ -351,23 +350,14 @@ def ensured_claim(directory: str | Path, given: Claim | None = None) -> Claim | 
 def _resolved(
     scenario: Scenario, placement: Placement | None, time_of_devices: DeviceTime
 ) -> Placement:
-    here, seconds = placement or Placement(), None
-    if scenario.training.enabled:
-        seconds = partial(_predicted_seconds, scenario, time_of_devices)
-    return here.resolved(scenario.device_ids, seconds)
+    def seconds() -> float:
+        simulated = simulation.predicted_seconds(scenario)
+        # If this already decides, no device needs to be trained.
+        if simulated >= LEAST_SECONDS or not scenario.training.enabled:
+            return simulated
+        return simulated + learning.predicted_seconds(scenario, time_of_devices)
 
-
-def _predicted_seconds(scenario: Scenario, time_of_devices: DeviceTime) -> float:
-    """Returns the predicted seconds of a simulation and then its training, in this process."""
-    # This also holds for buffered rounds, whose over_selection has its default and stands for
-    # drop-outs.
-    selected = scenario.rounds.count * scenario.rounds.selection_target
-    # Measured: 60 rounds of the quickstart, 8,450 devices selected in each, take 3 CPU seconds.
-    simulated = 2.0 + 5e-6 * selected + 5e-7 * scenario.device_ids
-    # If this already decides, no device needs to be trained.
-    if simulated >= LEAST_SECONDS:
-        return simulated
-    return simulated + learning.predicted_seconds(scenario, time_of_devices)
+    return (placement or Placement()).resolved(seconds)
 
 
 def _finish_training(

@@ -9,10 +9,9 @@ from fedray.base.errors import InputError
 
 Backend = Literal["auto", "ray", "in-process"]
 
-LEAST_DEVICES = 500_000
-"""Smallest population that is simulated on Ray by default."""
 LEAST_SECONDS = 60.0
-"""Shortest training that runs on Ray by default, seconds; Ray and its actors take ten to start."""
+"""Shortest run, predicted for one process, that is on Ray by default, seconds; Ray and its actors
+take ten to start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +23,8 @@ class Placement:
     per CPU for a million devices or more). Shards of a node are threads of one process."""
     backend: Backend = "auto"
     """"ray" (actors), "in-process" (the same plain classes, in this process), or "auto": ray for
-    half a million devices or more, for trainings of a minute or more, and if a key here asks for a
-    cluster or a number of workers; otherwise, and where Ray is not installed, in-process."""
+    runs that would take a minute or more in this process, and if a key here asks for a cluster or a
+    number of workers; otherwise, and where Ray is not installed, in-process."""
     address: str | None = None
     """Ray cluster to join ("auto", "ray://host:port", "host:port"); None takes the one that this
     process has joined, else that of RAY_ADDRESS, else a local one."""
@@ -103,13 +102,12 @@ class Placement:
                 "leave it out for the CPU, or give fewer trainers or a smaller share",
             )
 
-    def resolved(self, devices: int = 0, train_seconds: Callable[[], float] | None = None) -> Self:
+    def resolved(self, seconds: Callable[[], float]) -> Self:
         """Replaces the backend "auto" by "ray" or "in-process".
 
         Args:
-            devices: devices to simulate; 0 if none are.
-            train_seconds: function that predicts the training time in this process, on which no
-                result depends. None if no model is trained.
+            seconds: function that predicts the time of the run in this process, on which no result
+                depends; it is called only if that decides.
         """
         if self.backend != "auto":
             return self
@@ -120,14 +118,8 @@ class Placement:
             or self.aggregator_gpus > 0
             or self.trainer_gpus > 0
         )
-        if asks_for_actors:
-            return replace(self, backend="ray")
-        is_large = has_ray() and (
-            devices >= LEAST_DEVICES
-            # The prediction trains devices, so it comes last.
-            or (train_seconds is not None and train_seconds() >= LEAST_SECONDS)
-        )
-        return replace(self, backend="ray" if is_large else "in-process")
+        is_on_ray = asks_for_actors or (has_ray() and seconds() >= LEAST_SECONDS)
+        return replace(self, backend="ray" if is_on_ray else "in-process")
 
 
 def has_ray() -> bool:

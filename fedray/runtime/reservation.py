@@ -11,17 +11,20 @@ import itertools
 import logging
 import math
 import os
+import secrets
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fedray.base.errors import InputError
 from fedray.base.rounding import counted
+from fedray.runtime.claims import Claim, claim_at_once, claim_in_queue
 from fedray.runtime.gauges import OF_A_RUN, RUN, Gauges
+from fedray.runtime.nodes import Node, Wait, cluster_nodes, free_nodes, shares_of
 from fedray.runtime.placement import Placement, has_ray
-from fedray.runtime.session import have_source, session, wait_for_cpus
+from fedray.runtime.session import have_code, session
 
 FEW_CPUS = 4
 """Most CPUs of a node whose workers share a process, each on a thread: it loads torch once. With
@@ -31,42 +34,51 @@ SECONDS_BETWEEN_LOOKS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
-    """Node of the cluster."""
-
-    name: str
-    """Ray's name."""
-    cpus: float
-    """CPUs of the node that a run has or may have."""
-
-
-@dataclass(frozen=True, slots=True)
 class Reservation:
     """CPUs and GPUs of a run."""
 
-    nodes: tuple[Node, ...]
-    """Nodes of the run, with their reserved CPUs."""
+    claim: Claim
+    """CPUs and GPUs of the run: a bundle of each node, then of each worker with a GPU."""
     trainers: int
     """Number of trainers, 0 without a training."""
-    group: Any
-    """Ray's placement group, with the bundles of the nodes, then of the workers with a GPU."""
+    most_trainers: int
+    """Largest number of trainers that the run can use, those on other nodes included."""
     namespace: str
     """Ray's namespace of the run's actors."""
     gauges: Gauges
     """Gauges of the run."""
     seen: set[str]
     """Nodes of the cluster that were there when the run began, or have joined it since."""
-    groups: list[Any]
-    """All placement groups of the run."""
+    claims: list[Claim]
+    """All claims of the run."""
+    first_node: int = 0
+    """Number of the first node; nodes that join a run are numbered on."""
+    first_trainer: int = 0
+    """Number of the first trainer; those of nodes that join are numbered on."""
     processes: dict[int, Any] = field(default_factory=dict)
     """Processes of the nodes on which workers share one, by bundle."""
     restarts: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     """Number of the next restart of a worker."""
 
     @property
+    def nodes(self) -> tuple[Node, ...]:
+        """Nodes of the run, with their reserved CPUs."""
+        return self.claim.nodes
+
+    @property
     def cpus(self) -> float:
         """Reserved CPUs of all nodes."""
         return sum(node.cpus for node in self.nodes)
+
+    def options(self, bundle: int) -> dict[str, Any]:
+        """Returns Ray's options for an actor in a bundle; -1 is any bundle with a GPU."""
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        place = bundle if bundle < 0 else self.claim.bundle(bundle)
+        if place is None:
+            return {"label_selector": {"ray.io/node-id": self.nodes[bundle].name}}
+        strategy = PlacementGroupSchedulingStrategy(self.claim.group, place)
+        return {"scheduling_strategy": strategy}
 
     def trainer_bundles(self, placement: Placement) -> list[int]:
         """Returns the place of every trainer's bundle in the group."""
@@ -83,34 +95,39 @@ class Reservation:
         """Returns the place of the aggregator's bundle in the group."""
         return len(self.nodes) if placement.aggregator_gpus else 0
 
-    def joined(self, nodes: Sequence[Node], placement: Placement) -> Iterator["Reservation"]:
+    def joined(
+        self, nodes: Sequence[Node], placement: Placement, trainers: int
+    ) -> Iterator["Reservation"]:
         """Yields a reservation for trainers of each node that has joined the cluster since the last
-        look, if its CPUs are free and it has this source."""
-        import ray.util
+        look, if its CPUs are free and it has this code.
 
+        Args:
+            nodes: nodes of the cluster.
+            placement: CPUs of each trainer.
+            trainers: number of trainers that the run has.
+        """
         for node in nodes:
-            if node.name in self.seen:
+            if node.name in self.seen or trainers >= self.most_trainers:
                 continue
             self.seen.add(node.name)
-            own = {"ray.io/node-id": node.name}
-            group = ray.util.placement_group([{"CPU": node.cpus}], bundle_label_selector=[own])
-            self.groups.append(group)
-            if not have_source([node.name]) or not ray.wait([group.ready()], timeout=5.0)[0]:
+            more = min(
+                max(1, int(node.cpus / placement.trainer_cpus)), self.most_trainers - trainers
+            )
+            wanted = Node(node.name, min(node.cpus, more * placement.trainer_cpus))
+            claim = claim_at_once([wanted], ()) if have_code([node.name]) else None
+            if claim is None:
                 log = logging.getLogger("fedray")
-                log.warning("fedray: a new node has another fedray or no free CPUs; it is not used")
-                # Otherwise it would take the CPUs as soon as they are free.
-                ray.util.remove_placement_group(group)
-                self.groups.remove(group)
+                log.warning("fedray: a new node has other code or no free CPUs; it is not used")
                 continue
-            trainers = max(1, int(node.cpus / placement.trainer_cpus))
-            # Names of actors are unique in a namespace, and several tasks may look at once.
-            name = f"{self.namespace}-{group.id.hex()[:6]}"
-            more = {"trainers": trainers, "group": group, "namespace": name}
-            yield replace(self, nodes=(node,), processes={}, **more)
+            first_node = sum(len(each.nodes) for each in self.claims)
+            self.claims.append(claim)
+            numbers = {"first_node": first_node, "first_trainer": trainers}
+            trainers += more
+            yield replace(self, claim=claim, processes={}, trainers=more, **numbers)
 
     def show(self, **values: float) -> None:
         """Sets gauges of the run, which are in `OF_A_RUN`."""
-        self.gauges.show({name: (OF_A_RUN[name], value) for name, value in values.items()})
+        _show(self.gauges, **values)
 
 
 _RESERVED: ContextVar[Reservation | None] = ContextVar("reserved", default=None)
@@ -122,6 +139,10 @@ def show(**values: float) -> None:
         own.show(**values)
 
 
+def _show(gauges: Gauges, **values: float) -> None:
+    gauges.show({name: (OF_A_RUN[name], value) for name, value in values.items()})
+
+
 @contextlib.contextmanager
 def reserved(
     placement: Placement,
@@ -129,7 +150,7 @@ def reserved(
     about: Mapping[str, str],
     on_wait: Callable[[str], None],
     *,
-    trains: bool,
+    most_trainers: int,
 ) -> Iterator[Reservation | None]:
     """Within: a run has its CPUs and GPUs; blocks within this one share them. In-process yields
     None.
@@ -139,120 +160,123 @@ def reserved(
         shards: function that returns the number of shards for a number of CPUs.
         about: metadata of the run: its `scenario` and the `digest` of that, among others.
         on_wait: listener to a long wait, called with its reason.
-        trains: whether the run has trainers and an aggregator.
+        most_trainers: largest number of trainers that the run can use; 0 without a training.
 
     Raises:
         InputError: the cluster has too few GPUs.
         RunFailed: too few CPUs came free in time.
     """
-    with session(placement, about) as free:
+    with session(placement, about):
         outer = _RESERVED.get()
         if placement.backend == "in-process" or outer is not None:
             yield outer
             return
-        import ray
-        import ray.util
-
-        while not (candidates := _candidates(free)):
-            _wait_for_nodes(placement, trains, on_wait)
-            free = math.inf
-        gpus = ray.cluster_resources().get("GPU", 0.0)
-        cpus = sum(node.cpus for node in candidates)
-        trainers = _trainer_count(placement, cpus, gpus) if trains else 0
-        nodes = _demand(candidates, shards(cpus), trainers, placement)
-        of_workers = [placement.aggregator_gpus, *[placement.trainer_gpus] * trainers]
-        gpu_bundles = [{"GPU": share} for share in of_workers if trains and share]
-        group = ray.util.placement_group(
-            [*({"CPU": node.cpus} for node in nodes), *gpu_bundles],
-            strategy="SPREAD",
-            bundle_label_selector=[
-                *({"ray.io/node-id": node.name} for node in nodes),
-                *({} for _ in gpu_bundles),
-            ],
-        )
-        # Two runs of one scenario may share a cluster, so the group's id is in the name.
-        parts = "fedray", about["scenario"], about["digest"][:8], group.id.hex()[:6]
+        # Two runs of one scenario may share a cluster.
+        parts = "fedray", about["scenario"], about["digest"][:8], secrets.token_hex(3)
         run = "-".join(parts)
-        seen = {node.name for node in cluster_nodes()}
-        own = Reservation(nodes, trainers, group, run, Gauges(RUN, {"run": run}), seen, [group])
-        token = _RESERVED.set(own)
+        gauges = Gauges(RUN, {"run": run})
+        needs = _Needs(placement, shards, most_trainers)
 
         def say(waits: str) -> None:
-            own.show(waiting_cpus=own.cpus)
+            _show(gauges, waiting_cpus=needs.cpus)
             on_wait(waits)
 
-        try:
-            own.show(restarts=0, waiting_cpus=0)
-            with own.gauges.kept():
-                wait_for_cpus(group.ready(), own.cpus, placement, say)
-                own.show(waiting_cpus=0)
-                yield own
-        finally:
-            _RESERVED.reset(token)
-            for each in own.groups:
-                ray.util.remove_placement_group(each)
+        _show(gauges, restarts=0, waiting_cpus=0)
+        claims: list[Claim] = []
+        with gauges.kept(), contextlib.ExitStack() as stack:
+            stack.callback(lambda: [each.give_back() for each in claims])
+            claims.append(needs.claimed(Wait(placement, say)))
+            _show(gauges, waiting_cpus=0)
+            seen = {node.name for node in cluster_nodes()}
+            trainers = needs.trainers(claims[0].nodes)
+            own = Reservation(claims[0], trainers, most_trainers, run, gauges, seen, claims)
+            stack.callback(_RESERVED.reset, _RESERVED.set(own))
+            yield own
 
 
-def _wait_for_nodes(placement: Placement, trains: bool, on_wait: Callable[[str], None]) -> None:
-    """Waits until a cluster without CPUs has as many as the placement names, at least one. Its
-    autoscaler sees them as a group. Raises RunFailed."""
-    import ray.util
+class _Needs:
+    """CPUs and GPUs that a run needs; arguments as in `reserved`."""
 
-    trainers = placement.trainers or 0 if trains else 0
-    cpus = [1.0] * (placement.shards or 1) + [placement.trainer_cpus] * trainers
-    group = ray.util.placement_group([{"CPU": each} for each in cpus])
-    try:
-        wait_for_cpus(group.ready(), sum(cpus), placement, on_wait)
-    finally:
-        ray.util.remove_placement_group(group)
+    def __init__(
+        self, placement: Placement, shards: Callable[[float], int], most_trainers: int
+    ) -> None:
+        self._placement, self._shards, self._most_trainers = placement, shards, most_trainers
+        self.cpus = 0.0
+        """CPUs that the run asks for."""
 
+    def claimed(self, wait: Wait) -> Claim:
+        """Waits for the resources, and returns them. Raises InputError and RunFailed."""
+        nodes = free_nodes()
+        gpu_bundles = self._gpu_bundles()
+        if nodes:
+            of_run = self.of(nodes)
+            self.cpus = sum(node.cpus for node in of_run)
+            if claim := claim_at_once(of_run, gpu_bundles):
+                return claim
+        nodes = cluster_nodes()
+        if nodes:
+            self.cpus = math.ceil(sum(node.cpus for node in self.of(nodes)))
+        else:
+            placement = self._placement
+            trainers = placement.trainers or 0 if self._most_trainers else 0
+            shards = placement.shards or 1
+            self.cpus = math.ceil(shards + placement.trainer_cpus * trainers)
+        claim = claim_in_queue(int(self.cpus), gpu_bundles, wait, is_empty=not nodes)
+        return claim.kept_to(self.of(claim.nodes))
 
-def _trainer_count(placement: Placement, cpus: float, gpus: float) -> int:
-    # Ray would wait for a node with more GPUs to join.
-    if placement.aggregator_gpus > gpus:
-        rule = f"but the cluster has {gpus:g}"
-        value = placement.aggregator_gpus
-        raise InputError.of("aggregator_gpus", value, rule, "leave it out for the CPU")
-    if not placement.trainer_gpus:
-        return placement.trainers or max(1, int(cpus / placement.trainer_cpus))
-    count = placement.trainers or max(1, placement.trainers_on(gpus))
-    placement.demand_room(count, gpus)
-    return count
+    def trainers(self, nodes: Sequence[Node]) -> int:
+        """Returns the number of trainers on nodes."""
+        placement = self._placement
+        if not self._most_trainers:
+            return 0
+        if placement.trainer_gpus:
+            return self._trainers_on_gpus()
+        cpus = sum(node.cpus for node in nodes)
+        room = max(1, int(cpus / placement.trainer_cpus))
+        return placement.trainers or min(room, self._most_trainers)
 
+    def of(self, nodes: Sequence[Node]) -> tuple[Node, ...]:
+        """Returns nodes with the CPUs to reserve on them: one per shard, those of the trainers, and
+        one for the aggregator of several trainers, but never more than a node has."""
+        trainers = self.trainers(nodes)
+        of_shards = shares_of(nodes, self._shards(sum(node.cpus for node in nodes)))
+        of_trainers = shares_of(nodes, trainers)
+        found: list[Node] = []
+        for node, (first, end), (first_trainer, end_trainer) in zip(
+            nodes, of_shards, of_trainers, strict=True
+        ):
+            of_node = (end_trainer - first_trainer) * self._placement.trainer_cpus
+            wanted = end - first + of_node
+            # A single trainer waits while the aggregator works.
+            if wanted and trainers > 1 and not found:
+                wanted += 1.0
+            if wanted:
+                found.append(Node(node.name, min(node.cpus, wanted)))
+        return tuple(found)
 
-def _demand(
-    nodes: Sequence[Node], shards: int, trainers: int, placement: Placement
-) -> tuple[Node, ...]:
-    """Returns the nodes of a run, with the CPUs to reserve: one per shard, those of the trainers
-    and one for the aggregator, but never more than a node has."""
-    of_shards = shares_of(nodes, shards)
-    of_trainers = shares_of(nodes, trainers)
-    found: list[Node] = []
-    for node, (first, end), (first_trainer, end_trainer) in zip(
-        nodes, of_shards, of_trainers, strict=True
-    ):
-        wanted = end - first + (end_trainer - first_trainer) * placement.trainer_cpus
-        if wanted and trainers and not found:
-            wanted += 1.0  # the aggregator
-        if wanted:
-            found.append(Node(node.name, min(node.cpus, wanted)))
-    return tuple(found)
+    def _gpu_bundles(self) -> list[dict[str, float]]:
+        import ray
 
+        if not self._most_trainers:
+            return []
+        placement = self._placement
+        # Ray would wait for a node with more GPUs to join.
+        if placement.aggregator_gpus > (gpus := ray.cluster_resources().get("GPU", 0.0)):
+            rule = f"but the cluster has {gpus:g}"
+            value = placement.aggregator_gpus
+            raise InputError.of("aggregator_gpus", value, rule, "leave it out for the CPU")
+        trainers = self._trainers_on_gpus() if placement.trainer_gpus else 0
+        shares = [placement.aggregator_gpus, *[placement.trainer_gpus] * trainers]
+        return [{"GPU": share} for share in shares if share]
 
-def cluster_nodes() -> list[Node]:
-    """Lists the nodes with CPUs that are not being drained, in a fixed order."""
-    import ray
-    import ray.exceptions
-    from ray._private.state import state
+    def _trainers_on_gpus(self) -> int:
+        import ray
 
-    drained: Collection[str] = ()
-    # A client of Ray cannot ask for them.
-    with contextlib.suppress(ray.exceptions.RaySystemError):
-        drained = state.get_draining_nodes()
-    cpus = {
-        each["NodeID"]: each["Resources"].get("CPU", 0.0) for each in ray.nodes() if each["Alive"]
-    }
-    return [Node(name, cpus[name]) for name in sorted(cpus) if cpus[name] and name not in drained]
+        placement, gpus = self._placement, ray.cluster_resources().get("GPU", 0.0)
+        room = min(placement.trainers_on(gpus), self._most_trainers)
+        count = placement.trainers or max(1, room)
+        placement.demand_room(count, gpus)
+        return count
 
 
 def looks(reservation: Reservation | None) -> Iterator[Sequence[Node]]:
@@ -265,35 +289,6 @@ def looks(reservation: Reservation | None) -> Iterator[Sequence[Node]]:
         else:
             last = time.monotonic()
             yield cluster_nodes()
-
-
-def _candidates(free: float) -> list[Node]:
-    """Returns nodes that have free CPUs, with these; all CPUs of all nodes if none are free."""
-    import ray
-
-    nodes = cluster_nodes()
-    if free >= ray.cluster_resources().get("CPU", 0.0):
-        return nodes
-    # A client of Ray cannot list the free CPUs of nodes, but a task can.
-    task: Any = ray.remote(_free_cpus).options(num_cpus=0)
-    of_nodes: Any = ray.get(task.remote())
-    found = [Node(node.name, of_nodes.get(node.name, 0.0)) for node in nodes]
-    return [node for node in found if node.cpus >= 1.0] or nodes
-
-
-def _free_cpus() -> dict[str, float]:
-    from ray._private.state import available_resources_per_node
-
-    return {name: found.get("CPU", 0.0) for name, found in available_resources_per_node().items()}
-
-
-def shares_of(nodes: Sequence[Node], count: int) -> list[tuple[int, int]]:
-    """Divides workers among nodes in proportion to their CPUs: [begin, end) of each node."""
-    total = sum(node.cpus for node in nodes)
-    # Running sums are rounded, so that the shares add up.
-    running = itertools.accumulate((node.cpus for node in nodes), initial=0.0)
-    edges = [round(count * cpus / total) for cpus in running]
-    return list(itertools.pairwise(edges))
 
 
 def where(placement: Placement, reservation: Reservation | None, shards: int) -> str:

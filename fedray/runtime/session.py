@@ -14,21 +14,19 @@ import signal
 import socket
 import sys
 import threading
-import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextvars import ContextVar
+from functools import cache
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from fedray.base.atomic import FULL_DISK
-from fedray.base.errors import FedrayError, InputError, RunFailed
+from fedray.base.errors import FedrayError, InputError
 from fedray.base.source import ROOT, source_digest
 from fedray.runtime.local_ray import environment, private_surroundings
 from fedray.runtime.placement import Placement
-
-SECONDS_OF_SILENCE = 10.0
-"""Time to wait for a free CPU before saying so."""
 
 WITH_MESSAGES = {
     "max_direct_call_object_size": 4 << 20,
@@ -36,6 +34,9 @@ WITH_MESSAGES = {
 }
 """Settings of a local cluster, bytes: smaller answers travel with their messages. Through Ray's
 store, a round's sums and parameters took three milliseconds more (30,000 parameters)."""
+
+COMPUTING = ("numba", "numpy", "scipy", "torch")
+"""Packages of whose versions the last bits of results may depend."""
 
 _joined: set[str] = set()
 """Address of the cluster that a `session` of this process has joined."""
@@ -73,6 +74,8 @@ def session(placement: Placement, about: Mapping[str, str] | None = None) -> Ite
     # By default, Ray sends usage statistics to its makers.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    # Errors that fedray says in a line are otherwise said before, and at length, by Ray.
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     import ray
 
     with contextlib.ExitStack() as own:
@@ -143,7 +146,7 @@ def _join(address: str, about: Mapping[str, str] | None) -> None:
         _probe(address)
         ray.init(address, **options)
         # Kernels are compiled again in a copy, so one is sent only if a node lacks this source.
-        if not have_source(each["NodeID"] for each in ray.nodes() if each["Alive"]):
+        if not have_code(each["NodeID"] for each in ray.nodes() if each["Alive"]):
             ray.shutdown()
             ray.init(address, runtime_env={"py_modules": [str(ROOT / "fedray")]}, **options)
     except (OSError, ValueError, RuntimeError) as error:
@@ -152,15 +155,14 @@ def _join(address: str, about: Mapping[str, str] | None) -> None:
         raise InputError.of("address", address, rule, remedy) from None
 
 
-def have_source(nodes: Iterable[str]) -> bool:
-    """Whether nodes have the fedray of this process, given their names."""
+def have_code(nodes: Iterable[str]) -> bool:
+    """Whether nodes have the code of this process, given their names."""
     import ray
     import ray.exceptions
 
-    probe: Any = ray.remote(num_cpus=0)(check_source)
+    probe: Any = ray.remote(num_cpus=0)(check_code)
     asked = [
-        probe.options(label_selector={"ray.io/node-id": node}).remote(source_digest())
-        for node in nodes
+        probe.options(label_selector={"ray.io/node-id": node}).remote(own_code()) for node in nodes
     ]
     try:
         ray.get(asked, timeout=60.0)
@@ -243,6 +245,20 @@ def fetched(reference: Any, timeout: float | None = None) -> Any:
     return pickle.loads(cloudpickle.dumps(ray.get(reference, timeout=timeout)))
 
 
+@cache
+def own_code() -> tuple[str, ...]:
+    """Returns the digest of this process's fedray, and its versions of COMPUTING; empty for one
+    that is not installed."""
+    versions: list[str] = []
+    for package in COMPUTING:
+        try:
+            # Builds for a CPU and for a GPU differ only after the plus.
+            versions.append(metadata.version(package).partition("+")[0])
+        except metadata.PackageNotFoundError:
+            versions.append("")
+    return source_digest(), *versions
+
+
 def another_source(found: str) -> InputError:
     """Returns the error of a worker that does not have the driver's fedray."""
     return InputError(
@@ -251,10 +267,17 @@ def another_source(found: str) -> InputError:
     )
 
 
-def check_source(expected: str) -> None:
-    """Raises InputError, in a worker, if its fedray is not that of the driver."""
-    if source_digest() != expected:
+def check_code(expected: tuple[str, ...]) -> None:
+    """Raises InputError, in a worker, if its code is not that of the driver (`own_code`)."""
+    digest, *versions = own_code()
+    if digest != expected[0]:
         raise another_source(str(ROOT))
+    for package, own, wanted in zip(COMPUTING, versions, expected[1:], strict=True):
+        if own and wanted and own != wanted:
+            raise InputError(
+                f"a Ray worker has {package} {own}, and this process {package} {wanted}, whose "
+                "results may differ; install one version on all nodes"
+            )
 
 
 class NodeFull(FedrayError):
@@ -278,40 +301,3 @@ def node_of_full_disk() -> Iterator[None]:
 
         node = ray.get_runtime_context().get_node_id()
         raise NodeFull(node, get_node_ip_address(), error) from None
-
-
-def wait_for_cpus(
-    started: Any,
-    cpus: float,
-    placement: Placement,
-    on_wait: Callable[[str], None] = lambda waits: None,
-) -> None:
-    """Waits until something has started on Ray, and says so if that takes long.
-
-    Args:
-        started: reference that has a value as soon as it runs.
-        cpus: CPUs that it reserves.
-        placement: has the longest wait.
-        on_wait: called with the awaited resources, such as "6 CPUs: 2 of 5 are free".
-
-    Raises:
-        RunFailed: not enough CPUs came free in time.
-    """
-    import ray
-
-    end = time.monotonic() + placement.worker_timeout_seconds
-    patience = min(SECONDS_OF_SILENCE, placement.worker_timeout_seconds)
-    if ray.wait([started], timeout=patience)[0]:
-        return
-    free, all_cpus = (
-        found.get("CPU", 0.0) for found in (ray.available_resources(), ray.cluster_resources())
-    )
-    waits = f"{cpus:g} {'CPU' if cpus == 1 else 'CPUs'}: {free:g} of {all_cpus:g} are free"
-    if free < cpus:
-        logging.getLogger("fedray").warning("fedray: waiting for %s (`ray status`)", waits)
-        on_wait(waits)
-    if not ray.wait([started], timeout=max(0.0, end - time.monotonic()))[0]:
-        raise RunFailed(
-            f"waited {placement.worker_timeout_seconds:g} s for {waits}; end other programs on the "
-            "cluster, add nodes, or raise worker_timeout_seconds"
-        )

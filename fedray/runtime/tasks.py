@@ -9,17 +9,16 @@ from typing import Any, TypeVar
 
 from fedray.base.errors import FedrayError, RunFailed
 from fedray.base.part_done import PartDone
-from fedray.base.source import source_digest
+from fedray.runtime.nodes import Wait, cluster_nodes
 from fedray.runtime.placement import Placement
-from fedray.runtime.reservation import cluster_nodes
 from fedray.runtime.session import (
     NodeFull,
     another_source,
-    check_source,
+    check_code,
     fetched,
     node_of_full_disk,
+    own_code,
     session,
-    wait_for_cpus,
 )
 
 GROWTH_SECONDS = 5.0
@@ -167,9 +166,11 @@ class _Tasks:
         self._full: set[str] = set()
         """Names of nodes whose disk is full."""
         self._losses = [0] * len(jobs)
-        probe: Any = ray.remote(check_source).options(num_cpus=1)
-        probed = probe.remote(source_digest())
-        wait_for_cpus(probed, 1.0, placement)
+        probe: Any = ray.remote(check_code).options(num_cpus=1)
+        probed = probe.remote(own_code())
+        wait = Wait(placement)
+        while not wait.for_any([probed], "1 CPU"):
+            pass
         _value(probed)
         self._waiting = iter(range(len(jobs)))
         self.fill()
@@ -224,7 +225,7 @@ class _Tasks:
             # Ray would repeat a lost task by itself, without a message.
             max_retries=0,
         )
-        self.under_way[named.remote(source_digest(), self._work, self._jobs[place])] = place
+        self.under_way[named.remote(own_code(), self._work, self._jobs[place])] = place
 
 
 def _reason_of_loss(error: Exception) -> str | None:
@@ -245,8 +246,8 @@ def _cluster_cpus() -> float:
     return ray.cluster_resources().get("CPU", 0.0)
 
 
-def _work(source: str, work: Callable[[_Job], _Done], job: _Job) -> _Done:
-    check_source(source)
+def _work(code: tuple[str, ...], work: Callable[[_Job], _Done], job: _Job) -> _Done:
+    check_code(code)
     # Ray leaves GPUs visible to tasks that reserve none, and torch has not looked yet.
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     with node_of_full_disk():

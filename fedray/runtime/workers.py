@@ -18,16 +18,17 @@ from functools import partial
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 from fedray.base.errors import RunFailed
-from fedray.base.source import source_digest
 from fedray.runtime.gauges import Gauges
+from fedray.runtime.nodes import Node, cluster_nodes
 from fedray.runtime.placement import Placement
-from fedray.runtime.reservation import FEW_CPUS, Node, Reservation, cluster_nodes
+from fedray.runtime.reservation import FEW_CPUS, Reservation
 from fedray.runtime.session import (
     NodeFull,
     another_source,
-    check_source,
+    check_code,
     fetched,
     node_of_full_disk,
+    own_code,
 )
 
 T = TypeVar("T")
@@ -364,7 +365,9 @@ def _process_of(spec: ActorSpec) -> "_Process":
     if bundle not in reservation.processes:
         # The host of the shards, the aggregator, the store, and at most all trainers.
         threads = 3 + reservation.trainers
-        reservation.processes[bundle] = _Process(spec, "Workers", f"workers-{bundle}", threads)
+        reservation.processes[bundle] = _Process(
+            spec, "Workers", f"workers-{reservation.first_node + bundle}", threads
+        )
     return reservation.processes[bundle]
 
 
@@ -387,7 +390,7 @@ class _Process:
         self._restarts = 0
         # Simulation and training, which may share an actor, are threads of the driver.
         self._lock = threading.Lock()
-        self._start(self._in_bundle(spec.bundle))
+        self._start(spec.reservation.options(spec.bundle))
 
     def join(self) -> str:
         """Returns the thread of another worker."""
@@ -416,13 +419,8 @@ class _Process:
             ray.kill(lost)
             # Its node may be gone or hang; a GPU can only be in the group, of which -1 is any
             # bundle.
-            self._start(self._in_bundle(-1) if self._spec.gpus else self._on_another_node())
-
-    def _in_bundle(self, bundle: int) -> dict[str, Any]:
-        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-
-        group = self._spec.reservation.group
-        return {"scheduling_strategy": PlacementGroupSchedulingStrategy(group, bundle)}
+            own = self._spec.reservation
+            self._start(own.options(-1) if self._spec.gpus else self._on_another_node())
 
     def _on_another_node(self) -> dict[str, Any]:
         # Nodes that have no CPU, such as many heads, have no worker of a run. Ray takes an affinity
@@ -458,14 +456,14 @@ class _Process:
             max_restarts=0,
             **where,
         )
-        self.actor: Any = options.remote(source_digest(), self._spec.gpus)
+        self.actor: Any = options.remote(own_code(), self._spec.gpus)
 
 
 class _ActorBody:
     """Runs the objects of workers in the actor's process, each on its thread."""
 
-    def __init__(self, source: str, gpus: float = 0.0) -> None:
-        self._source = source
+    def __init__(self, code: tuple[str, ...], gpus: float = 0.0) -> None:
+        self._code = code
         # OpenMP's threads would spin between rounds, on CPUs that other workers need. Read when
         # torch or numba is loaded.
         os.environ.setdefault("OMP_WAIT_POLICY", "passive")
@@ -506,7 +504,7 @@ class _ActorBody:
         del self._hosted[thread]
 
     def _made(self, make: Callable[..., Any], *arguments: Any) -> Any:
-        check_source(self._source)
+        check_code(self._code)
         return make(*arguments)
 
 

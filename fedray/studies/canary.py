@@ -227,6 +227,7 @@ def run_canary(
     aggregator: Aggregator | None = None,
     trainer: Trainer | None = None,
     on_progress: Callable[[str], None] | None = None,
+    placement: Placement | None = None,
 ) -> CanaryResult:
     """Sends canaries through the training of a scenario, and compares the releases with theory.
 
@@ -239,6 +240,7 @@ def run_canary(
         aggregator: the tested aggregator; the real one by default.
         trainer: the tested trainer; the real one by default.
         on_progress: called with progress of the training.
+        placement: where the scenario is simulated; canaries train in this process.
 
     Raises:
         InputError: more rounds, values or draws than a machine can take.
@@ -251,7 +253,7 @@ def run_canary(
     if not 256 <= coordinates <= 1 << 20:
         rule = f"must be from 256 to {1 << 20}"
         raise InputError.of("coordinates", coordinates, rule, "more narrow the interval")
-    recorded = _recorded(scenario, trace)
+    recorded = _recorded(scenario, trace, placement)
     rounds = recorded.rounds
     if rounds > MOST_ROUNDS:
         raise InputError(
@@ -813,12 +815,16 @@ def _cohort(setup: _Setup, recorded: Recorded, round_index: int) -> Any:
     return Cohort(device_ids, versions)
 
 
-def _recorded(scenario: Scenario, trace: Trace | ImportedTrace | str | Path | None) -> Recorded:
+def _recorded(
+    scenario: Scenario,
+    trace: Trace | ImportedTrace | str | Path | None,
+    placement: Placement | None,
+) -> Recorded:
     """Reads the rounds of the device with the largest sensitivity, and its circumstances."""
     with tempfile.TemporaryDirectory(prefix="fedray-canary-") as folder:
         if trace is None:
             untrained = scenario.with_overrides("training.enabled=false")
-            trace = simulate(untrained, Placement(1, "in-process"), Path(folder, "trace"))
+            trace = simulate(untrained, placement, Path(folder, "trace"))
         opened = open_trace(trace) if isinstance(trace, str | Path) else trace
         patterns = read_patterns(opened)
         if not patterns.device_ids.size:

@@ -21,7 +21,7 @@ from fedray.base.document import Document
 from fedray.base.errors import InputError, one_line
 from fedray.base.parsing import finite_or_none, parse_json
 from fedray.base.regular_file import read_regular_file
-from fedray.base.storage import fetched
+from fedray.base.storage import Bucket, fetched, is_of_bucket
 from fedray.scenario import Scenario
 from fedray.trace.checkpoints import has_checkpoint
 from fedray.trace.imported import IMPORT_FORMAT
@@ -134,13 +134,14 @@ class Listing(Document):
     """The entries of a directory."""
 
     directory: str
-    """Its absolute path."""
+    """Its absolute path, or its URI in a bucket."""
     entries: tuple[Entry, ...]
     """Entries in progress first, then interrupted ones, then the rest, the latest first."""
 
 
 def list_runs(directory: str | Path) -> Listing:
-    """Returns the runs under a directory. Raises InputError if it does not exist."""
+    """Returns the runs under a directory, or a run that it is itself. Raises InputError if it does
+    not exist."""
     # Only documents are listed, so a bucket's other objects stay there.
     root = Path(os.path.abspath(fetched(directory, ".json")))
     if not root.is_dir():
@@ -148,12 +149,19 @@ def list_runs(directory: str | Path) -> Listing:
             f"{str(directory)!r} is no directory; name one under which `fedray run` writes, "
             "such as runs"
         )
-    found = [entry for each in _folders(root, 0) if (entry := entry_of(each, root)) is not None]
+    named = Bucket(directory).name if is_of_bucket(directory) else str(root)
+    above, folders = root, [*_folders(root, 0)]
+    if any((root / name).exists() for name in (RUN_FILE, TASKS_FILE, TRAINING_FILE)):
+        # Tasks of a run are entries too, but a run's model is not.
+        above, folders = root.parent, [root, *(folders if (root / TASKS_FILE).exists() else [])]
+    found = [entry for each in folders if (entry := entry_of(each, above)) is not None]
+    # A reader of a bucket does not know the copy.
+    found = [replace(each, note=each.note.replace(str(root), named)) for each in found]
     order = {"running": 0, "elsewhere": 1, "interrupted": 2}
     # Sorted twice: by time, then stably by state.
     found.sort(key=lambda each: (each.written, each.path), reverse=True)
     found.sort(key=lambda each: order.get(each.state, 3))
-    return Listing(str(root), tuple(found))
+    return Listing(named, tuple(found))
 
 
 def _folders(folder: Path, level: int) -> Iterator[Path]:

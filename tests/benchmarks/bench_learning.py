@@ -173,7 +173,7 @@ def driver(devices: int, small: bool) -> None:
     models = [(20, 100)] if small else [(100, 1000), (670, 10_000)]
     cohorts = [devices] if small else [devices, 4 * devices]
     about = {"scenario": "bench", "digest": "0"}
-    with reserved(here, lambda _: 0, about, print, trains=True) as reservation:
+    with reserved(here, lambda _: 0, about, print, most_trainers=2) as reservation:
         for hidden, vocabulary in models:
             for many in cohorts:
                 value = scenario(hidden, vocabulary, many, local_steps=1, batch_size=1)

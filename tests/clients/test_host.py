@@ -13,7 +13,7 @@ from fedray.base.errors import ScenarioError
 from fedray.clients.check_in import by_bits
 from fedray.clients.host import ShardHost
 from fedray.clients.shard import PopulationShard
-from fedray.runtime.reservation import Node, shares_of
+from fedray.runtime.nodes import Node, shares_of
 from fedray.scenario import Scenario
 from fedray.wire.messages import CheckInOrder, CheckIns, Outcome, Settlement, Window
 

@@ -281,7 +281,7 @@ def test_a_state_of_another_kind_of_device_is_refused(aggregator) -> None:
 
 def test_an_aggregator_without_a_gpu_of_its_own_sees_none(small, monkeypatch) -> None:
     """Whatever the node has. One that reserves a GPU is left what Ray gives it, and refuses to run where torch has none."""
-    from fedray.base.source import source_digest
+    from fedray.runtime.session import own_code
     from fedray.runtime.workers import _ActorBody
 
     def load(body: _ActorBody, device: str) -> None:
@@ -292,12 +292,12 @@ def test_an_aggregator_without_a_gpu_of_its_own_sees_none(small, monkeypatch) ->
     node = SimpleNamespace(get_node_id=lambda: "node")
     monkeypatch.setattr("ray.get_runtime_context", lambda: node)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
-    body = _ActorBody(source_digest(), gpus=1.0)
+    body = _ActorBody(own_code(), gpus=1.0)
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "3"
     if not torch.cuda.is_available():
         with pytest.raises(InputError, match="torch sees no GPU"):
             load(body, "cuda")
-    body = _ActorBody(source_digest(), gpus=0.0)
+    body = _ActorBody(own_code(), gpus=0.0)
     assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
     load(body, "cpu")
     body.call("a", "start", np.zeros(6, np.float32))

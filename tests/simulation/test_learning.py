@@ -11,6 +11,7 @@ from fedray.base.errors import CheckpointError, InputError, ScenarioError
 from fedray.base.threads import usable_cpus
 from fedray.clients.trainer import LocalTrainer
 from fedray.imports.importer import import_log
+from fedray.runs import simulation
 from fedray.runs.learning import (
     cohorts,
     predicted_seconds,
@@ -19,7 +20,7 @@ from fedray.runs.learning import (
 )
 from fedray.runs.pipeline import run_scenario
 from fedray.runs.simulation import simulate
-from fedray.runtime.placement import Placement
+from fedray.runtime.placement import LEAST_SECONDS, Placement
 from fedray.runtime.reservation import where
 from fedray.server.learning import training
 from fedray.server.learning.training import cohort_places
@@ -211,10 +212,8 @@ def test_how_long_it_takes_is_measured_with_the_task_that_is_trained(
     assert estimate.full_seconds == pytest.approx(10 * estimate.sample_seconds)
     assert predicted_seconds(scenario) > 8 * 5 * 0.005
     many = scenario.with_overrides("rounds.count=4000")
-    assert Placement().resolved(0, lambda: predicted_seconds(many)).backend == "ray"
-    assert Placement().resolved(499_999, lambda: 59.9).backend == "in-process"
-    assert Placement().resolved().backend == "in-process"
-    assert Placement(shards=2).resolved().backend == "ray"
+    assert Placement().resolved(lambda: predicted_seconds(many)).backend == "ray"
+    assert Placement().resolved(lambda: 59.9).backend == "in-process"
 
 
 @pytest.mark.slow
@@ -313,10 +312,18 @@ def test_a_users_code_is_trained_by_one_thread(trace: Trace, small, tmp_path: Pa
     assert alone.document["trainers"] == 1
 
 
-def test_large_populations_take_ray_if_it_is_installed(monkeypatch) -> None:
-    assert Placement().resolved(500_000).backend == "ray"
+def test_long_simulations_take_ray_if_it_is_installed(small, monkeypatch) -> None:
+    """A large population does not, whose rounds are few."""
+    few = small("population.devices=16600000", "rounds.count=100", "rounds.report_goal=6500")
+    many = few.with_overrides("rounds.count=2000")
+    seconds = [simulation.predicted_seconds(each) for each in (few, many)]
+    assert seconds[0] < LEAST_SECONDS <= seconds[1]
+    assert [Placement().resolved(lambda each=each: each).backend for each in seconds] == [
+        "in-process",
+        "ray",
+    ]
     monkeypatch.setattr("fedray.runtime.placement.find_spec", lambda name: None)
-    here = Placement().resolved(500_000, lambda: 1e6)
+    here = Placement().resolved(lambda: 1e6)
     assert here.backend == "in-process"
     assert where(here, None, 2) == "in this process (Ray is not installed): 2 shards"
 
@@ -325,9 +332,9 @@ def test_nothing_is_measured_where_the_placement_is_clear() -> None:
     def measured() -> float:
         raise AssertionError("it was asked")
 
-    assert Placement(trainers=1).resolved(0, measured).backend == "ray"
-    assert Placement().resolved(500_000, measured).backend == "ray"
-    assert Placement(backend="in-process").resolved(0, measured).backend == "in-process"
+    assert Placement(trainers=1).resolved(measured).backend == "ray"
+    assert Placement(shards=2).resolved(measured).backend == "ray"
+    assert Placement(backend="in-process").resolved(measured).backend == "in-process"
 
 
 @pytest.mark.slow

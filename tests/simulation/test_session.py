@@ -15,6 +15,7 @@ from fedray.base.errors import InputError, RunFailed
 from fedray.base.source import ROOT, source_digest
 from fedray.runs.pipeline import run_scenario
 from fedray.runs.simulation import simulate
+from fedray.runtime import nodes
 from fedray.runtime import session as sessions
 from fedray.runtime.gauges import OF_A_RUN, RUN
 from fedray.runtime.placement import Placement
@@ -113,26 +114,27 @@ def test_a_full_cluster_is_waited_for_aloud_and_not_for_ever(
         def cpus(self) -> int:
             return 1
 
-    monkeypatch.setattr(sessions, "SECONDS_OF_SILENCE", 0.5)
+    monkeypatch.setattr(nodes, "SECONDS_OF_SILENCE", 0.5)
+    monkeypatch.setattr(nodes, "SECONDS_OF_A_LOOK", 0.2)
     cpus = ray.cluster_resources()["CPU"]
     remote: Any = ray.remote(Tenant)
     tenant = remote.options(num_cpus=cpus).remote()
     ray.get(tenant.cpus.remote())
-    soon = Placement(1, "ray", worker_timeout_seconds=2.0)
+    soon = Placement(1, "ray", worker_timeout_seconds=4.0)
     scenario = small("population.devices=5000", "rounds.count=3")
     notes: list[str] = []
-    wait = sessions.wait_for_cpus
 
-    def watched(started: Any, cpus: float, placement: Placement, on_wait: Any) -> None:
-        def look(waits: str) -> None:
-            from fedray.watch.entries import list_runs  # a study, which may be deleted
+    class Watched(nodes.Wait):
+        def __init__(self, placement: Placement, on_wait: Callable[[str], None]) -> None:
+            def look(waits: str) -> None:
+                from fedray.watch.entries import list_runs  # a study, which may be deleted
 
-            on_wait(waits)
-            notes.extend(each.note for each in list_runs(tmp_path).entries)
+                on_wait(waits)
+                notes.extend(each.note for each in list_runs(tmp_path).entries)
 
-        wait(started, cpus, placement, look)
+            super().__init__(placement, look)
 
-    monkeypatch.setattr("fedray.runtime.reservation.wait_for_cpus", watched)
+    monkeypatch.setattr("fedray.runtime.reservation.Wait", Watched)
     with caplog.at_level(logging.WARNING, "fedray"):
         for work in (
             lambda: dict(run_jobs(abs, [-1], soon)),
@@ -142,14 +144,14 @@ def test_a_full_cluster_is_waited_for_aloud_and_not_for_ever(
             ),
         ):
             with pytest.raises(
-                RunFailed, match=r"waited 2 s for \d CPUs?: 0 of \d are free; end other"
+                RunFailed, match=r"waited 4 s for (1 to )?\d CPUs?: 0 of \d are free; end other"
             ):
                 work()
     assert sum("waiting for" in each.message for each in caplog.records) == 3
     assert len(notes) == 2
     assert all(each.startswith("waiting for ") for each in notes)
     waited = [values for (_, name), values in gauges.items() if name == "fedray_run_waiting_cpus"]
-    assert [list(dict.fromkeys(each)) for each in waited] == [[0.0, 1.0], [0.0, cpus]]
+    assert [list(dict.fromkeys(each)) for each in waited] == [[0.0, 1.0], [0.0, 2.0]]
     ray.kill(tenant)
     assert dict(run_jobs(abs, [-1], Placement(1, "ray"))) == {0: 1}
 
@@ -312,13 +314,14 @@ RESERVED = """
 import threading, time, ray
 from fedray.base.errors import RunFailed
 from fedray.runs.pipeline import run_scenario
-from fedray.runtime import session as sessions
+from fedray.runtime import nodes
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
-patch(sessions, "SECONDS_OF_SILENCE", 0.5)
+patch(nodes, "SECONDS_OF_SILENCE", 0.5)
+patch(nodes, "SECONDS_OF_A_LOOK", 0.2)
 scenario, seen, digests = Scenario.from_toml(arguments[0]), {}, {}
 try:
-    run_scenario(scenario, Placement(backend="ray", worker_timeout_seconds=2.0), f"{arguments[1]}/never")
+    run_scenario(scenario, Placement(backend="ray", worker_timeout_seconds=4.0), f"{arguments[1]}/never")
 except RunFailed as error:
     told.append(str(error))
 def look(progress):
@@ -366,8 +369,8 @@ def test_a_run_waits_for_its_nodes_and_reserves_their_cpus(
     on each. The head, which has no CPU, is left alone. Two runs at once take turns."""
     told, early, seen, digests = on_nodes(RESERVED, three_rounds[0], tmp_path)
     assert told[0] == "fedray: waiting for 1 CPU: 0 of 0 are free (`ray status`)"
-    assert told[1].startswith("waited 2 s for 1 CPU: 0 of 0 are free; end other programs")
-    assert told[2] == "fedray: waiting for 4 CPUs: 0 of 0 are free (`ray status`)"
+    assert told[1].startswith("waited 4 s for 1 CPU: 0 of 0 are free; end other programs")
+    assert told[2] == "fedray: waiting for 1 to 4 CPUs: 0 of 0 are free (`ray status`)"
     assert early == []
     scenario = Scenario.from_toml(three_rounds[0])
     names = {
@@ -380,10 +383,143 @@ def test_a_run_waits_for_its_nodes_and_reserves_their_cpus(
     assert told.count(where) == 3
 
 
+BESIDE_OTHERS = """
+import os, signal, threading, time, ray
+from ray._raylet import GcsClient
+from ray.core.generated import autoscaler_pb2
+from fedray.runs.simulation import simulate
+from fedray.runtime import nodes
+from fedray.runtime.placement import Placement
+from fedray.scenario import Scenario
+from processes import lose
+patch(nodes, "SECONDS_OF_SILENCE", 0.5)
+patch(nodes, "SECONDS_OF_A_LOOK", 0.2)
+@ray.remote(num_cpus=1, max_retries=0)
+def stay():
+    time.sleep(600)
+at = [add(1) for _ in range(3)]
+cluster.wait_for_nodes()
+tenants = [stay.options(label_selector={"ray.io/node-id": node.node_id}).remote() for node in at]
+time.sleep(2)
+digests = []
+def run():
+    digests.append(simulate(Scenario.from_toml(arguments[0]), Placement(1, "ray"), arguments[1]).digest)
+waits = threading.Thread(target=run)
+waits.start()
+def until(text):
+    end = time.time() + 60
+    while not any(text in each for each in told) and time.time() < end:
+        time.sleep(0.1)
+until("0 of 3 are free")
+lose(cluster, at[0])
+until("0 of 2 are free")
+reason = autoscaler_pb2.DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
+assert GcsClient(address=cluster.address).drain_node(at[1].node_id, reason, "test", 0)[0]
+until("0 of 1 are free")
+before = len(digests)
+add(1)
+waits.join(120)
+ray.cancel(tenants[2], force=True)
+result = [told, before, digests]
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_a_waiting_run_starts_on_a_node_that_joins_after_others_were_lost_and_drained(
+    three_rounds: tuple[Path, Trace, str], tmp_path: Path, on_nodes: Callable[..., Any]
+) -> None:
+    """All nodes that were there when it began to wait are of no use to it; the figures are of today."""
+    told, before, digests = on_nodes(BESIDE_OTHERS, three_rounds[0], tmp_path / "t")
+    assert (before, digests) == (0, [three_rounds[1].digest])
+    waits = [each for each in told if "waiting for" in each]
+    assert [f"fedray: waiting for 1 CPU: 0 of {n} are free (`ray status`)" for n in (3, 2, 1)] == [
+        each for each in dict.fromkeys(waits) if ": 0 of" in each
+    ]
+
+
+STREAM = """
+import threading, time, ray
+from fedray.runs.simulation import simulate
+from fedray.runtime.placement import Placement
+from fedray.scenario import Scenario
+add(2)
+cluster.wait_for_nodes()
+@ray.remote(num_cpus=1, max_retries=0)
+def work():
+    time.sleep(0.7)
+live, ended, is_over = [work.remote() for _ in range(6)], 0, threading.Event()
+def stream():
+    global live, ended
+    while not is_over.is_set():
+        ready, live = ray.wait(live, num_returns=1)
+        ended += 1
+        live.append(work.remote())
+thread = threading.Thread(target=stream)
+thread.start()
+time.sleep(3)
+where = Placement(1, "ray", worker_timeout_seconds=60.0)
+digest = simulate(Scenario.from_toml(arguments[0]), where, arguments[1]).digest
+during = ended
+is_over.set()
+thread.join()
+for each in live:
+    ray.cancel(each, force=True)
+result = [told, digest, during]
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_a_run_gets_a_cpu_beside_tasks_that_follow_each_other_on_every_one(
+    three_rounds: tuple[Path, Trace, str], tmp_path: Path, on_nodes: Callable[..., Any]
+) -> None:
+    """Three tasks for each CPU, whose place another takes as soon as one ends: no two CPUs are free at a time, and none is for long."""
+    told, digest, during = on_nodes(STREAM, three_rounds[0], tmp_path / "t")
+    assert digest == three_rounds[1].digest
+    assert during >= 4
+    assert sum("1 CPU: 1 shard" in each for each in told) == 1
+
+
+SMALL_TRAINING = """
+import time, ray
+from fedray.runs.learning import train
+from fedray.runs.pipeline import run_scenario
+from fedray.runtime.placement import Placement
+from fedray.scenario import Scenario
+from fedray.wire.messages import TrainingProgress
+for cpus in (1, 2, 2):
+    add(cpus)
+cluster.wait_for_nodes()
+free = []
+def look(progress):
+    if isinstance(progress, TrainingProgress) and progress.trained == 1:
+        time.sleep(1.0)  # Ray's figures are some tenths of a second old
+        free.append(ray.available_resources().get("CPU", 0.0))
+scenario, where = Scenario.from_toml(arguments[0]), Placement(backend="ray")
+trace = run_scenario(scenario, where, arguments[1] + "/t", look)
+run = train(trace, scenario, where, arguments[1] + "/m", look)
+result = [free, trace.trained.document["trainers"], run.document["trainers"], run.document["model_sha256"]]
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_a_small_run_leaves_most_cpus_to_others(
+    three_rounds: tuple[Path, Trace, str], tmp_path: Path, on_nodes: Callable[..., Any]
+) -> None:
+    """Of five CPUs it has one for its shard, and one for a trainer and the aggregator, which take turns."""
+    free, *trainers, model = on_nodes(SMALL_TRAINING, three_rounds[0], tmp_path)
+    assert free == [3.0, 4.0]
+    assert trainers == [1, 1]
+    assert model == three_rounds[2]
+
+
 CHANGING = """
 import ray
 from ray._raylet import GcsClient
 from ray.core.generated import autoscaler_pb2
+from fedray.runs import learning
 from fedray.runs.learning import train
 from fedray.runs.simulation import simulate
 from fedray.runtime import reservation
@@ -391,6 +527,7 @@ from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
 from fedray.wire.messages import TrainingProgress
 patch(reservation, "SECONDS_BETWEEN_LOOKS", 0.0)
+patch(learning, "SECONDS_OF_A_TRAINER", 1e-9)
 for _ in range(2):
     add(1)
 cluster.wait_for_nodes()
@@ -433,8 +570,8 @@ def test_a_run_leaves_drained_nodes_and_trains_on_joined_ones(
     """A simulation on two nodes loses one. Its training, on the other and a third, gets a fourth of
     two CPUs, and then leaves the node of its aggregator. Trace and model stay the same."""
     scenario = small(
-        "population.devices=150000", "training.enabled=true", "training.cohort_sample=8"
-    )
+        "population.devices=150000", "training.enabled=true", "training.cohort_sample=8", "training.devices_at_once=1"
+    )  # fmt: skip
     (tmp_path / "s.toml").write_text(scenario.to_toml())
     found = on_nodes(CHANGING, tmp_path / "s.toml", tmp_path)
     digest, restarts, of_training, left, (simulated, trained), told = found
@@ -455,11 +592,12 @@ def test_a_run_leaves_drained_nodes_and_trains_on_joined_ones(
 REFUSED = """
 import time, ray
 from fedray.runtime.placement import Placement
-from fedray.runtime.reservation import cluster_nodes, reserved
-def joined():
-    return [each.trainers for each in own.joined(cluster_nodes(), Placement(backend="ray", aggregator_gpus=1.0))]
+from fedray.runtime.nodes import cluster_nodes
+from fedray.runtime.reservation import reserved
+def joined(trainers=1):
+    return [each.trainers for each in own.joined(cluster_nodes(), Placement(backend="ray", aggregator_gpus=1.0), trainers)]
 add(1)
-with reserved(Placement(backend="ray"), lambda cpus: 1, {"scenario": "s", "digest": "d" * 64}, print, trains=False) as own:
+with reserved(Placement(backend="ray"), lambda cpus: 1, {"scenario": "s", "digest": "d" * 64}, print, most_trainers=4) as own:
     add(2)
     cluster.wait_for_nodes()
     other = ray.util.placement_group([{"CPU": 1}])
@@ -468,9 +606,10 @@ with reserved(Placement(backend="ray"), lambda cpus: 1, {"scenario": "s", "diges
     ray.util.remove_placement_group(other)
     time.sleep(3)
     result.append(ray.available_resources().get("CPU", 0.0))
-    add(3)
-    cluster.wait_for_nodes()
-    result.append(joined())
+    for trainers in (4, 1):
+        add(3)
+        cluster.wait_for_nodes()
+        result.append(joined(trainers))
 """
 
 
@@ -479,8 +618,8 @@ with reserved(Placement(backend="ray"), lambda cpus: 1, {"scenario": "s", "diges
 def test_a_joined_node_whose_cpus_are_not_free_is_left_to_others(
     on_nodes: Callable[..., Any],
 ) -> None:
-    """An aggregator on a GPU, which a new node lacks, is no reason to refuse the node."""
-    assert on_nodes(REFUSED) == [[], 2.0, [3]]
+    """An aggregator on a GPU, which a new node lacks, is no reason to refuse the node; enough trainers are."""
+    assert on_nodes(REFUSED) == [[], 2.0, [], [3]]
 
 
 SENT = """
@@ -546,4 +685,32 @@ def test_a_client_of_ray_runs_the_same(
 ) -> None:
     scenario, here, model = three_rounds
     found = on_nodes(CLIENT, scenario, tmp_path / "there", is_connected=False)
-    assert found == [here.digest, model, 2]
+    assert found == [here.digest, model, 1]
+
+
+OTHER_PACKAGE = """
+import fedray
+from fedray.runtime.placement import Placement
+from fedray.scenario import Scenario
+add(1, env_vars={"PYTHONPATH": arguments[1]})
+cluster.wait_for_nodes()
+result = []
+for work in (lambda: fedray.simulate(Scenario.from_toml(arguments[0]), Placement(1, "ray"), arguments[2]), lambda: dict(fedray.run_jobs(abs, [1]))):
+    try:
+        work()
+    except fedray.InputError as error:
+        result.append(str(error))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_a_worker_with_another_numpy_is_refused_in_one_line(
+    three_rounds: tuple[Path, Trace, str], tmp_path: Path, on_nodes: Callable[..., Any]
+) -> None:
+    (tmp_path / "numpy-0.1.dist-info").mkdir()
+    metadata = "Metadata-Version: 2.1\nName: numpy\nVersion: 0.1\n"
+    (tmp_path / "numpy-0.1.dist-info" / "METADATA").write_text(metadata)
+    refused = on_nodes(OTHER_PACKAGE, three_rounds[0], tmp_path, tmp_path / "t")
+    assert len(refused) == 2
+    assert all(each.startswith("a Ray worker has numpy 0.1, and this") for each in refused)

@@ -121,6 +121,9 @@ def test_a_run_goes_to_a_bucket_and_is_read_there(
     assert (code, out) == (0, f"{tmp_path / 'page.html'}\n"), err
     code, out, err = fedray_command("status", bucket(""), "--json")
     assert [each["path"] for each in json.loads(out)["entries"]] == ["x"], err
+    code, out, err = fedray_command("status", uri, "--json")
+    listed = json.loads(out)
+    assert (listed["directory"], [each["path"] for each in listed["entries"]]) == (uri, ["x"]), err
     code, out, err = fedray_command("verify", uri, *IN_PROCESS)
     assert code == 0, err
     code, out, err = fedray_command("run", str(scenario), "--resume", uri, "--json")

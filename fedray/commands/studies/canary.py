@@ -6,6 +6,7 @@ import typer
 
 from fedray.commands.frame.auditing import open_checked
 from fedray.commands.frame.output import print_result
+from fedray.commands.frame.placing import placement_of
 from fedray.commands.frame.progress import progress_line
 
 
@@ -14,6 +15,7 @@ def canary(
     *,
     trace: Path | None = None,
     overrides: list[str] | None = None,
+    place: list[str] | None = None,
     trust_code: bool = False,
     as_json: bool = False,
 ) -> None:
@@ -32,7 +34,7 @@ def canary(
     value = Scenario.from_toml(scenario, overrides or (), trust_code=trust_code)
     opened = open_checked(trace, None) if trace is not None else None
     with progress_line("running canaries") as show:
-        result = run_canary(value, opened, on_progress=show)
+        result = run_canary(value, opened, on_progress=show, placement=placement_of(place))
     print_result(result, as_json)
     # Scripts see by the exit code that the noise is not as claimed.
     if result.problems:

@@ -121,7 +121,7 @@ def main(name: str, rounds: int, trainers: int, devices: int) -> None:
     about = {"scenario": name, "digest": name}
     with (
         tempfile.TemporaryDirectory() as folder,
-        reserved(placement, lambda _: 0, about, print, trains=True) as mine,
+        reserved(placement, lambda _: 0, about, print, most_trainers=2) as mine,
     ):
         scenario = scenario_of(name, rounds, devices, Path(folder))
         loop = TrainingLoop(
