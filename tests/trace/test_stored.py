@@ -19,13 +19,14 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from fedray.audit.ledger import Ledger
-from fedray.base.errors import InputError, RunFailed
+from fedray.base.errors import InputError, RunFailed, StopTraining
 from fedray.base.storage import Bucket
 from fedray.runs.learning import _Training
 from fedray.runs.pipeline import resume_run, run_scenario
 from fedray.runtime.placement import Placement
 from fedray.trace.reader import Trace
 from fedray.trace.stored import StoredRun
+from fedray.wire.messages import Progress, TrainingProgress
 
 pytestmark = pytest.mark.xdist_group("bucket")
 IN_PROCESS = ["--place", "backend=in-process"]
