@@ -98,6 +98,25 @@ def digests(trace: Trace) -> tuple[str, str, str]:
 
 
 @pytest.mark.slow
+def test_a_run_that_its_training_stops_has_only_its_rounds_in_a_bucket(
+    bucket, small, tmp_path: Path
+) -> None:
+    """Its trace is replaced by a shorter one after parts of it may have been copied."""
+
+    def stop(progress: Progress) -> None:
+        if isinstance(progress, TrainingProgress) and progress.trained == 20:
+            # Until then the whole trace is copied.
+            time.sleep(5.0)
+            raise StopTraining("enough")
+
+    here = Placement(1, "in-process")
+    stored = run_scenario(small(*KEYS), here, bucket("x"), stop)
+    assert stored.committed_rounds == 20
+    assert digests(stored) == digests(run_scenario(small(*KEYS), here, tmp_path / "run", stop))
+    assert not [each for each in objects() if ".partial" in each]
+
+
+@pytest.mark.slow
 def test_a_run_goes_to_a_bucket_and_is_read_there(
     fedray_command, bucket, scenario: Path, whole: Trace, tmp_path: Path, monkeypatch
 ) -> None:
