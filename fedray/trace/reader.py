@@ -49,7 +49,7 @@ from fedray.trace.schema import (
     part_file,
     run_digest,
 )
-from fedray.trace.trained import TRAINING, TrainedRun
+from fedray.trace.trained import TRAINING, TrainedRun, check_stopped
 from fedray.wire.messages import Metric
 
 _WRITTEN = "that `fedray run` or `fedray import` wrote"
@@ -400,6 +400,7 @@ def _read_run(directory: Path, verify: bool) -> dict[str, Any]:
     file = directory / RUN_FILE
     run = read_document(directory)
     _FORM.check(run, directory, verify)
+    check_stopped(run, file)
     if LOSSES_DIGEST in run and not isinstance(run[LOSSES_DIGEST], str):
         raise TraceCorrupt.at(file, f"has no digest at {LOSSES_DIGEST}")
     # Entries are checked first, because the code below relies on their keys.

@@ -124,6 +124,7 @@ def metric_columns(metrics: Sequence[Metric]) -> list[Column]:
 
 
 _METRICS, _EVALUATED = TypeAdapter(tuple[Metric, ...]), TypeAdapter(Evaluated)
+_BEST, _BEST_KEYS = TypeAdapter(dict[str, str | int]), {"metric", "rounds", "sha256"}
 _FORMS = {
     "task_metrics": _METRICS,
     "optimum": TypeAdapter(dict[str, float]),
@@ -171,6 +172,17 @@ class Stopped(TypedDict):
     chosen_by: Literal["public", "clients", "callback"]
     """Origin of the choice: held-out data that are public or of clients, or a callback of the
     user."""
+
+
+def check_stopped(document: Mapping[str, Any], file: Path) -> None:
+    """Raises TraceCorrupt if the key `stopped` of a file's document has values of another form."""
+    found = document.get("stopped")
+    if found is not None and not (
+        isinstance(found, dict)
+        and isinstance(found.get("reason"), str)
+        and found.get("chosen_by") in ("public", "clients", "callback")
+    ):
+        raise TraceCorrupt.at(file, "has values of another form in stopped")
 
 
 class BestFigures(TypedDict):
@@ -327,6 +339,10 @@ class TrainedRun(DrawnResult):
         if wrong := [name for name, form in _FORMS.items() if not _has_form(document[name], form)]:
             problem = f"has values of another form in {', '.join(wrong)}"
             raise TraceCorrupt.at(file, problem, "train again")
+        check_stopped(document, file)
+        best = document.get("best")
+        if best is not None and not (_has_form(best, _BEST) and best.keys() == _BEST_KEYS):
+            raise TraceCorrupt.at(file, "has values of another form in best", "train again")
         return cls(directory, document, verify)
 
     def __repr__(self) -> str:
@@ -368,8 +384,14 @@ class TrainedRun(DrawnResult):
 
     @cached_property
     def groups(self) -> tuple[Groups, ...]:
-        """Metrics of the last model by the groups of `training.report_by`, in their order."""
-        return tuple(Groups.of_document(each) for each in self.document.get("groups", ()))
+        """Metrics of the last model by the groups of `training.report_by`, in their order. Raises
+        TraceCorrupt."""
+        try:
+            return tuple(Groups.of_document(each) for each in self.document.get("groups", ()))
+        # A document that was made by hand may have any value anywhere.
+        except (KeyError, TypeError, AttributeError, ValueError):
+            file, problem = self.path / TRAINING_FILE, "has values of another form in groups"
+            raise TraceCorrupt.at(file, problem, "train again") from None
 
     @property
     def best_rounds(self) -> int | None:

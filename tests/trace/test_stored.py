@@ -19,13 +19,14 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from fedray.audit.ledger import Ledger
-from fedray.base.errors import InputError, RunFailed
+from fedray.base.errors import InputError, RunFailed, StopTraining
 from fedray.base.storage import Bucket
 from fedray.runs.learning import _Training
 from fedray.runs.pipeline import resume_run, run_scenario
 from fedray.runtime.placement import Placement
 from fedray.trace.reader import Trace
 from fedray.trace.stored import StoredRun
+from fedray.wire.messages import Progress, TrainingProgress
 
 pytestmark = pytest.mark.xdist_group("bucket")
 IN_PROCESS = ["--place", "backend=in-process"]
@@ -94,6 +95,25 @@ def digests(trace: Trace) -> tuple[str, str, str]:
     assert trained is not None
     trace.verify()
     return trace.digest, trained.document["metrics_digest"], trained.document["model_sha256"]
+
+
+@pytest.mark.slow
+def test_a_run_that_its_training_stops_has_only_its_rounds_in_a_bucket(
+    bucket, small, tmp_path: Path
+) -> None:
+    """Its trace is replaced by a shorter one after parts of it may have been copied."""
+
+    def stop(progress: Progress) -> None:
+        if isinstance(progress, TrainingProgress) and progress.trained == 20:
+            # Until then the whole trace is copied.
+            time.sleep(5.0)
+            raise StopTraining("enough")
+
+    here = Placement(1, "in-process")
+    stored = run_scenario(small(*KEYS), here, bucket("x"), stop)
+    assert stored.committed_rounds == 20
+    assert digests(stored) == digests(run_scenario(small(*KEYS), here, tmp_path / "run", stop))
+    assert not [each for each in objects() if ".partial" in each]
 
 
 @pytest.mark.slow
