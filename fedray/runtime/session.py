@@ -74,8 +74,6 @@ def session(placement: Placement, about: Mapping[str, str] | None = None) -> Ite
     # By default, Ray sends usage statistics to its makers.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    # Errors that fedray says in a line are otherwise said before, and at length, by Ray.
-    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     import ray
 
     with contextlib.ExitStack() as own:
@@ -96,6 +94,7 @@ def _connected(placement: Placement, about: Mapping[str, str] | None) -> Iterato
     # Ray replaces this handler by its own, which may end the process before it has cleaned up.
     on_termination = signal.getsignal(signal.SIGTERM)
     with contextlib.ExitStack() as stack:
+        stack.enter_context(_without_reports_of_ray())
         folder = stack.enter_context(private_surroundings()) if address == "local" else None
         stack.callback(_joined.clear)
         # Also of a cluster that has not quite started, which has processes too.
@@ -108,6 +107,20 @@ def _connected(placement: Placement, about: Mapping[str, str] | None) -> Iterato
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, on_termination)
         yield
+
+
+@contextlib.contextmanager
+def _without_reports_of_ray() -> Iterator[None]:
+    """Within: Ray prints no report, of many lines and on stdout, of workers and nodes that are
+    lost, which fedray reports in one."""
+    import ray._private.worker as driver
+
+    before = driver._worker_logs_enabled
+    driver._worker_logs_enabled = False
+    try:
+        yield
+    finally:
+        driver._worker_logs_enabled = before
 
 
 def _start(placement: Placement, about: Mapping[str, str] | None, folder: Path) -> None:

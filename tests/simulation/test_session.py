@@ -508,9 +508,9 @@ result = [free, trace.trained.document["trainers"], run.document["trainers"], ru
 def test_a_small_run_leaves_most_cpus_to_others(
     three_rounds: tuple[Path, Trace, str], tmp_path: Path, on_nodes: Callable[..., Any]
 ) -> None:
-    """Of five CPUs it has one for its shard, and one for a trainer and the aggregator, which take turns."""
+    """Of five CPUs it has one for its shard, and one for a trainer and the aggregator, which take turns; on a node of one CPU, all do."""
     free, *trainers, model = on_nodes(SMALL_TRAINING, three_rounds[0], tmp_path)
-    assert free == [3.0, 4.0]
+    assert free in ([3.0, 4.0], [4.0, 4.0])
     assert trainers == [1, 1]
     assert model == three_rounds[2]
 

@@ -315,6 +315,19 @@ def test_the_command_runs_canaries(small, tmp_path: Path, fedray_command) -> Non
         run_canary(value, coordinates=10)
 
 
+@pytest.mark.slow
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_cluster")
+def test_canaries_find_the_same_where_the_scenario_is_simulated_on_ray(
+    small, tmp_path: Path, fedray_command
+) -> None:
+    (tmp_path / "s.toml").write_text(small("training.enabled=true").to_toml())
+    command = ["canary", str(tmp_path / "s.toml"), "--json", "--place"]
+    there, here = (fedray_command(*command, f"backend={each}") for each in ("ray", "in-process"))
+    assert there[0] == 0, there[2]
+    assert there[:2] == here[:2]
+
+
 def test_canaries_take_a_recorded_pattern(small, trace_of) -> None:
     trace = trace_of([[0, 4, 9], [1, 6], [2], [3], [5], [7], [8], [10], [11]], 12)
     value = small("training.enabled=true")

@@ -121,6 +121,26 @@ def test_sessions_that_touch_are_one() -> None:
     ]
 
 
+@pytest.mark.slow
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_cluster")
+def test_tasks_of_ray_write_the_same_file(
+    small, tmp_path: Path, fedray_command, monkeypatch
+) -> None:
+    """Which end in any order."""
+    monkeypatch.setattr("fedray.clients.sessions.BLOCK_DEVICE_DAYS", 2_000)
+    (tmp_path / "s.toml").write_text(small().to_toml())
+    said = set()
+    for place in ("in-process", "ray"):
+        command = ["population", str(tmp_path / "s.toml"), "--devices", "2000", "--days", "9"]
+        file = ["--sessions", str(tmp_path / place), "--place", f"backend={place}"]
+        code, out, err = fedray_command(*command, *file, "--json")
+        assert code == 0, err
+        said.add(out.replace(str(tmp_path / place), ""))
+    assert len(said) == 1
+    assert (tmp_path / "ray").read_bytes() == (tmp_path / "in-process").read_bytes()
+
+
 def test_blocks_do_not_change_what_is_exported(small, monkeypatch) -> None:
     scenario = small(
         "population.unreachable=0.3",
