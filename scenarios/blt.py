@@ -298,6 +298,7 @@ REPRODUCTION = Reproduction(
     "blt",
     "Losses of the BLT paper's mechanisms, and the privacy of its runs.",
     f"{PAPER}, tables 3 and 4",
+    "2 min",
     run,
     has_figures=True,
     is_resumable=True,

@@ -149,6 +149,7 @@ REPRODUCTION = Reproduction(
     "gboard-privacy",
     "rho and epsilon of Xu et al. 2023, recomputed to the digit.",
     "Xu et al. 2023, tables 1 and 2",
+    "3 s",
     run,
     (ROWS,),
 )

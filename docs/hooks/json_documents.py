@@ -22,6 +22,7 @@ from fedray.runs.design import Found
 from fedray.runs.verified import Verification
 from fedray.scenarios import flash, shakespeare
 from fedray.scenarios.blt import LossesOfBLTs
+from fedray.scenarios.cells import PrintedCells
 from fedray.scenarios.gboard import ReproducedRuns
 from fedray.scenarios.gboard_predict import PredictionStudy
 from fedray.scenarios.gboard_privacy import PublishedRows
@@ -69,6 +70,7 @@ class Row:
 
 
 AUDIT, AUDIT_OF_TASKS, TRAINED = "An audit", "An audit of several tasks", "A trained run"
+CELLS = "A reproduction of printed cells"
 DOCUMENTS: Mapping[str, Document] = {
     AUDIT: Document(Audit, where="Every audited trace."),
     "fedray audit": Document(printed.WithAudit, printed.Verified, printed.Written, base=AUDIT),
@@ -120,6 +122,11 @@ DOCUMENTS: Mapping[str, Document] = {
     "fedray sweep": Document(SweepResult, files="The file results.json is the same."),
     "fedray sweep, without a name": Document(ShippedSweeps),
     "fedray reproduce blt": Document(LossesOfBLTs, files="The file results.json is the same."),
+    CELLS: Document(
+        PrintedCells,
+        where="Every reproduction of printed cells.",
+        files="The file results.json is the same.",
+    ),
     "fedray reproduce flash": Document(flash.Study, files="The file results.json is the same."),
     "fedray reproduce gboard": Document(ReproducedRuns, files="The file results.json is the same."),
     "fedray reproduce gboard-privacy": Document(
