@@ -23,7 +23,7 @@ from fedray.report.files import drawn_figure, saved
 from fedray.report.plotly_json import plotly_figure
 from fedray.report.table import Table
 from fedray.runtime.placement import Placement
-from fedray.scenarios import blt, flash, gboard, gboard_recipes
+from fedray.scenarios import flash, gboard, gboard_recipes
 from fedray.scenarios.gboard import Compared, ReproducedRun
 from fedray.scenarios.gboard_rows import later_runs, published_runs
 from fedray.scenarios.reproduction import (
@@ -39,7 +39,8 @@ from fedray.studies import reach_and_pace
 HERE = Placement(backend="in-process")
 SMALL = ["population.devices=8300", "rounds.report_goal=65", "rounds.count=30"]
 EXAMPLES: dict[str, dict[str, Any]] = {
-    "blt": {},
+    "blt": {"cheapest": 2},
+    "coverage": {"hours": "6,24", "placement": HERE},
     "dp-lstm": {"cheapest": 3},
     "flash": {"data": lambda folder: written_phones(folder, phones=120)},
     "gboard": {"rows": "nwp-pt-PT", "overrides": SMALL, "placement": HERE},
@@ -73,8 +74,6 @@ def test_a_reproduction_has_tables_figures_a_verdict_and_json(
 ) -> None:
     monkeypatch.setattr(reach_and_pace, "simulated_limits", lawful)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    # The other mechanisms of the BLT paper take a minute.
-    monkeypatch.setattr(blt, "PRINTED", (*blt.PRINTED[:3], blt.PRINTED[8]))
     # The slow fits are those of test_flash.py.
     monkeypatch.setattr(flash, "FITTED", flash.FITTED[-1:])
     monkeypatch.setattr(gboard_recipes, "KEYS", TINY_RECIPES)
@@ -239,7 +238,7 @@ def test_a_contradicted_publication_shows_in_the_exit_code(own) -> None:
 def test_an_unknown_name_and_an_output_that_exists_are_refused(own, tmp_path: Path) -> None:
     for given, message in (
         (("owm",), "unknown reproduction 'owm'; did you mean 'own'?"),
-        (("chess",), "unknown reproduction 'chess'; choose from blt, dp-lstm, flash,"),
+        (("chess",), "unknown reproduction 'chess'; choose from blt, coverage, dp-lstm,"),
         (("own", "--out", str(tmp_path)), "exists already"),
         (("own", "--seeds", "3"), "No such option: --seeds"),
         (("own", "--factor", "much"), "--factor='much' must be a number"),
