@@ -276,6 +276,7 @@ REPRODUCTION = public.Reproduction(
     "flash",
     "Availability models fitted to FLASH's phones, scored on held-out days.",
     "Yang et al. 2021",
+    "minutes",
     run,
     (
         Option("data", Path | None, None, "NPZ file of packed bits: eligible, known, and shape."),

@@ -225,6 +225,7 @@ REPRODUCTION = Reproduction(
     "gboard",
     "Gboard's published runs at full size: min-sep, participations, rho and epsilon.",
     "Xu et al. 2023, tables 1 and 2; McMahan, Xu, Zhang 2024, table 4",
+    "20 min",
     run,
     (ROWS,),
     has_overrides=True,

@@ -307,6 +307,7 @@ REPRODUCTION = Reproduction(
     "gboard-predict",
     "Runs of Xu et al. 2023 and McMahan, Xu, Zhang 2024, predicted from others (198 small runs).",
     "Xu et al. 2023, tables 1 and 2; McMahan, Xu, Zhang 2024, table 4",
+    "8 min",
     run,
     (ROWS, Option("scale", float, 0.01, "Size of the simulations.")),
     has_overrides=True,

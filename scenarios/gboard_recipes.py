@@ -180,6 +180,7 @@ REPRODUCTION = Reproduction(
     "gboard-recipes",
     "Recipes of Gboard's models: clip norms, public text, tuning on small runs (Xu et al. 2023).",
     "Xu et al. 2023, section 2",
+    "5 min",
     run,
     has_placement=True,
     has_figures=True,

@@ -27,6 +27,8 @@ from fedray.base.part_done import Announcement as Announcement
 from fedray.base.part_done import PartDone as PartDone
 from fedray.base.regular_file import read_regular_file as read_regular_file
 from fedray.base.result import DrawnResult
+from fedray.base.rounding import counted as counted
+from fedray.base.rounding import decimals_of as decimals_of
 from fedray.base.rounding import exact as exact
 from fedray.base.rounding import given as given
 from fedray.base.rounding import up as up
@@ -146,6 +148,8 @@ class Reproduction:
     """Line for the list of reproductions."""
     source: str
     """Publication, with the tables or the section that are reproduced."""
+    time: str
+    """Time on two cores, such as "2 min"."""
     run: Callable[..., Iterator[Reproduced]]
     """Yields results as soon as there are some; the last one counts. Its parameters are a `Request`
     and, as keywords, the `options`."""

@@ -329,6 +329,7 @@ REPRODUCTION = Reproduction(
     "shakespeare",
     "The published Shakespeare benchmark: five federated optimisers, without noise.",
     "Reddi et al. 2021, section 5",
+    "1.3 h",
     run,
     (
         Option("data", Path | None, None, "Folder of plays (*.txt), or a Parquet file of roles."),

@@ -280,6 +280,7 @@ REPRODUCTION = Reproduction(
     "trust",
     "One model under every kind of trust: epsilon of every observer, and accuracy.",
     "Kairouz, Liu, Steinke 2021; Ball et al. 2024",
+    "3 min",
     run,
     (
         Option("epsilon", float, 4.0, "Epsilon against the party that a kind protects from."),

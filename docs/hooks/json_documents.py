@@ -21,10 +21,10 @@ from fedray.runs.answers import Answers
 from fedray.runs.design import Found
 from fedray.runs.verified import Verification
 from fedray.scenarios import flash, shakespeare
-from fedray.scenarios.blt import LossesOfBLTs
+from fedray.scenarios.cells import PrintedCells
+from fedray.scenarios.coverage import Coverages
 from fedray.scenarios.gboard import ReproducedRuns
 from fedray.scenarios.gboard_predict import PredictionStudy
-from fedray.scenarios.gboard_privacy import PublishedRows
 from fedray.scenarios.gboard_recipes import Recipes
 from fedray.scenarios.trust import Trusts
 from fedray.studies.canary import CanaryResult
@@ -70,6 +70,7 @@ class Row:
 
 
 AUDIT, AUDIT_OF_TASKS, TRAINED = "An audit", "An audit of several tasks", "A trained run"
+CELLS = "A reproduction of printed cells"
 DOCUMENTS: Mapping[str, Document] = {
     AUDIT: Document(Audit, where="Every audited trace."),
     "fedray audit": Document(printed.WithAudit, printed.Verified, printed.Written, base=AUDIT),
@@ -123,12 +124,14 @@ DOCUMENTS: Mapping[str, Document] = {
     "fedray forecast": Document(Forecast, printed.Written),
     "fedray sweep": Document(SweepResult, files="The file results.json is the same."),
     "fedray sweep, without a name": Document(ShippedSweeps),
-    "fedray reproduce blt": Document(LossesOfBLTs, files="The file results.json is the same."),
+    CELLS: Document(
+        PrintedCells,
+        where="Every reproduction of printed cells.",
+        files="The file results.json is the same.",
+    ),
+    "fedray reproduce coverage": Document(Coverages),
     "fedray reproduce flash": Document(flash.Study, files="The file results.json is the same."),
     "fedray reproduce gboard": Document(ReproducedRuns, files="The file results.json is the same."),
-    "fedray reproduce gboard-privacy": Document(
-        PublishedRows, files="The file results.json is the same."
-    ),
     "fedray reproduce gboard-predict": Document(
         PredictionStudy, files="The file results.json is the same."
     ),

@@ -45,11 +45,13 @@ def reproductions() -> Mapping[str, Any]:
 
 
 def list_reproductions(context: typer.Context) -> None:
-    """Reproduce published results beside the printed ones; without NAME, list what there is."""
+    """Reproduce published results beside the printed ones; without NAME, list them with times."""
     if context.invoked_subcommand is None:
-        width = max(map(len, reproductions()), default=0)
-        for name, each in reproductions().items():
-            print_line(f"{name:<{width}}  {each.description}")
+        known = reproductions()
+        width = max(map(len, known), default=0)
+        longest = max((len(each.time) for each in known.values()), default=0)
+        for name, each in known.items():
+            print_line(f"{name:<{width}}  {each.time:>{longest}}  {each.description}")
 
 
 def subcommand_of(name: str) -> Callable[..., None]:

@@ -1,5 +1,6 @@
 """Every reproduction is run as an example, and the command runs one that it has never seen."""
 
+import importlib
 import inspect
 import json
 import xml.etree.ElementTree as ET
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from document_schema import found_keys
-from json_documents import DOCUMENTS
+from json_documents import CELLS, DOCUMENTS
 from lawful_runs import lawful
 from small_phones import written_phones
 from small_roles import written_roles
@@ -22,7 +23,7 @@ from fedray.report.files import drawn_figure, saved
 from fedray.report.plotly_json import plotly_figure
 from fedray.report.table import Table
 from fedray.runtime.placement import Placement
-from fedray.scenarios import blt, flash, gboard, gboard_recipes
+from fedray.scenarios import flash, gboard, gboard_recipes
 from fedray.scenarios.gboard import Compared, ReproducedRun
 from fedray.scenarios.gboard_rows import later_runs, published_runs
 from fedray.scenarios.reproduction import (
@@ -38,7 +39,9 @@ from fedray.studies import reach_and_pace
 HERE = Placement(backend="in-process")
 SMALL = ["population.devices=8300", "rounds.report_goal=65", "rounds.count=30"]
 EXAMPLES: dict[str, dict[str, Any]] = {
-    "blt": {},
+    "blt": {"cheapest": 2},
+    "coverage": {"hours": "6,24", "placement": HERE},
+    "dp-lstm": {"cheapest": 3},
     "flash": {"data": lambda folder: written_phones(folder, phones=120)},
     "gboard": {"rows": "nwp-pt-PT", "overrides": SMALL, "placement": HERE},
     "gboard-predict": {"rows": "en-GB", "placement": HERE},
@@ -71,8 +74,6 @@ def test_a_reproduction_has_tables_figures_a_verdict_and_json(
 ) -> None:
     monkeypatch.setattr(reach_and_pace, "simulated_limits", lawful)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    # The other mechanisms of the BLT paper take a minute.
-    monkeypatch.setattr(blt, "PRINTED", (*blt.PRINTED[:3], blt.PRINTED[8]))
     # The slow fits are those of test_flash.py.
     monkeypatch.setattr(flash, "FITTED", flash.FITTED[-1:])
     monkeypatch.setattr(gboard_recipes, "KEYS", TINY_RECIPES)
@@ -91,7 +92,8 @@ def test_a_reproduction_has_tables_figures_a_verdict_and_json(
             assert {len(row) for row in table.rows} == {len(table.columns)}
         assert bool(result.figures()) == reproduce.reproductions()[name].has_figures
         document = json.loads(json.dumps(result.document, allow_nan=False))
-        assert found_keys(document, *DOCUMENTS[f"fedray reproduce {name}"].types)
+        of_its_own = DOCUMENTS.get(f"fedray reproduce {name}", DOCUMENTS[CELLS])
+        assert found_keys(document, *of_its_own.types)
         assert result.title in repr(result)
 
 
@@ -115,11 +117,13 @@ def test_the_table_of_options_is_that_of_the_function(name: str) -> None:
 @pytest.mark.parametrize("name", reproduce.reproductions())
 def test_the_gallery_names_the_source_of_a_reproduction(name: str) -> None:
     each = reproduce.reproductions()[name]
-    assert each.run.__module__.endswith(f".{name.replace('-', '_')}")
+    module = f"fedray.scenarios.{name.replace('-', '_')}"
+    assert importlib.import_module(module).REPRODUCTION is each
     (row,) = [
         line for line in GALLERY.read_text().splitlines() if f"`fedray reproduce {name}`" in line
     ]
-    assert row.split(" | ")[1] == each.source
+    _, source, _, time, *_ = row.split(" | ")
+    assert (source, time) == (each.source, each.time)
 
 
 def test_steps_are_named_and_the_cheap_ones_come_first_with_the_share_of_all() -> None:
@@ -195,6 +199,7 @@ def own(monkeypatch, fedray_command) -> Any:
             "own",
             "Twice two is four.",
             "Nobody",
+            "1 s",
             _twice,
             (Option("factor", float, 1.0, "Factor of the printed value."),),
             has_figures=True,
@@ -209,7 +214,7 @@ def test_the_command_lists_runs_and_writes_a_reproduction_of_its_own_options(
 ) -> None:
     code, out, _ = own()
     assert code == 0
-    assert "own             Twice two is four." in out.splitlines()
+    assert "own                 1 s  Twice two is four." in out.splitlines()
     assert "Twice two is four." in own("--help")[1]
     assert "--factor" in own("own", "--help")[1]
     code, out, _ = own("own", "--out", str(tmp_path / "o"), "--figures", str(tmp_path / "f"))
@@ -233,7 +238,7 @@ def test_a_contradicted_publication_shows_in_the_exit_code(own) -> None:
 def test_an_unknown_name_and_an_output_that_exists_are_refused(own, tmp_path: Path) -> None:
     for given, message in (
         (("owm",), "unknown reproduction 'owm'; did you mean 'own'?"),
-        (("chess",), "unknown reproduction 'chess'; choose from blt, flash, gboard,"),
+        (("chess",), "unknown reproduction 'chess'; choose from blt, coverage, dp-lstm,"),
         (("own", "--out", str(tmp_path)), "exists already"),
         (("own", "--seeds", "3"), "No such option: --seeds"),
         (("own", "--factor", "much"), "--factor='much' must be a number"),
