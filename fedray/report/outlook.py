@@ -29,12 +29,7 @@ STYLES = {State.KEPT: "holds", State.IN_DANGER: "open", State.LOST: "broken"}
 def outlook_subject(outlook: Outlook) -> Subject:
     """Returns the subject of an outlook: the trace of its released rounds, with the mechanism and
     the noise with which its figures are computed."""
-    used = outlook.audit.mechanisms[0]
-    noise = used.noise_multiplier
-    setting = f"mechanism {used.title}"
-    if noise is not None:
-        setting += f", noise multiplier {shown_noise(noise)}"
-    return replace(audit_subject(outlook.audit), unit="device", setting=setting)
+    return replace(audit_subject(outlook.audit), unit="device", setting=outlook.setting)
 
 
 def outlook_headline(outlook: Outlook) -> str:
@@ -252,6 +247,7 @@ def _nights_figure(outlook: Outlook) -> Figure:
         Axis(f"Days since {first.isoformat()}"),
         Axis("rho" if is_rho else f"Epsilon at delta = {given(outlook.delta)}", decimals=4),
         tuple(series),
+        subject=Subject(setting=", then ".join(dict.fromkeys(map(_setting, nights)))),
     )
 
 
@@ -270,16 +266,21 @@ def _nights_table(nights: tuple[Night, ...]) -> Table:
         "(b, k) spent": lambda each: limits(each.spent),
         "(b, k) forward": lambda each: limits(each.forward),
         "trace": lambda each: each.digest[:12],
+        "figures of": _setting,
     }
     return Table.of(
         "Every night",
         nights,
         cells,
         f"Spent, forward and claimed are epsilon at delta {given(nights[-1].delta)}.",
-        details=("(b, k) spent", "(b, k) forward", "trace"),
+        details=("(b, k) spent", "(b, k) forward", "trace", "figures of"),
         row_styles=[STYLES[each.state] for each in nights],
-        subject=Subject(unit="device"),
+        subject=lambda each: Subject(unit="device", setting=_setting(each)),
     )
+
+
+def _setting(night: Night) -> str:
+    return night.setting or "mechanism not recorded"
 
 
 def _x(points: object) -> np.ndarray:

@@ -210,12 +210,14 @@ def test_rounds_are_not_mixed_with_the_times_of_a_list_in_force(tmp_path: Path) 
     audit = audit_of_times(tmp_path, LONG_ROUNDS, Claim(**{**dict(TWICE), "min_sep": 3}))
     found = look_ahead(audit, 30, in_force=in_force_since(tmp_path, 2, listed))
     added = np.full(found.waiting.first.size, 20)
-    with pytest.raises(InputError, match="has first_time, but new waits rounds; give that list"):
-        found.waiting.joined(added).write(tmp_path / "n.csv", audit.trace, audit.patterns, 30)
+    given = audit.trace, audit.patterns, 30, added
+    with pytest.raises(InputError, match="is not that of the list in force, whose devices wait by"):
+        found.waiting.hold(*given, "first_round")
+    with pytest.raises(InputError, match="whose times of participation are unknown"):
+        found.waiting.hold(*given)
     # A device that never comes back has an empty value in either.
     added[:] = 30
-    found.waiting.joined(added).write(tmp_path / "n.csv", audit.trace, audit.patterns, 30)
-    assert np.isinf(read_hold(tmp_path / "n.csv").first).all()
+    assert np.isinf(found.waiting.hold(*given).first).all()
 
 
 def test_a_list_ahead_is_written_but_does_not_count(tmp_path: Path) -> None:

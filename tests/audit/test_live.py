@@ -1,6 +1,8 @@
 """Whether a claim will hold after the last planned round, and what keeps it."""
 
 import itertools
+from dataclasses import replace
+from datetime import date
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +12,12 @@ from fedray import MostPerPeriod, import_log
 from fedray.audit.audit import Audit
 from fedray.audit.auditing import audit_trace
 from fedray.audit.claims import Claim
+from fedray.audit.live.in_force import read_in_force
 from fedray.audit.live.outlook import Outlook, State, look_ahead
+from fedray.base.errors import InputError
 from fedray.mechanisms.band_fhu import BandFHU
 from fedray.mechanisms.registry import Identity
+from fedray.report.outlook import outlook_page
 from fedray.scenario.hold import read_hold
 
 UNTIL_34 = ("--claim", "claim.toml", "--until", "34")
@@ -172,6 +177,9 @@ def test_figures_of_rounds_to_come_name_mechanism_and_noise(run) -> None:
         (("--claim", "claim.toml", "--until", "34", "--slowest", "0"), "must be a positive"),
         ((*UNTIL_34, "--gauges", "fedray.txt"), "--gauges='fedray.txt' must end with .prom"),
         ((*UNTIL_34, "--hold", "hold.txt"), "--hold='hold.txt' must end with .csv or .parquet"),
+        ((*UNTIL_34, "--hold-by", "time"), "give --hold FILE too"),
+        ((*UNTIL_34, "--hold", "hold.csv", "--hold-by", "time"), "give --slowest HOURS too"),
+        ((*UNTIL_34, "--hold", "hold.csv", "--hold-by", "day"), "must be round or time"),
         ((*UNTIL_34, "--hold", "hold"), "must end with .csv or .parquet"),
         (("--claim", "frontier.toml", "--until", "34"), "is not judged for rounds to come"),
     ],
@@ -352,3 +360,107 @@ def test_rounds_without_a_time_at_the_end_do_not_switch_a_timer_off(tmp_path: Pa
     outlook = look_ahead(audit_trace(trace, claim=claim), 12, slowest_hours=1.0)
     assert outlook.rows[1].min_sep == 3
     assert any("have no times" in each for each in outlook.notes)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_late_server_that_enforces_the_named_separation_keeps_the_figures(
+    tmp_path: Path, seed: int
+) -> None:
+    """Against all patterns of devices whose timer runs by the clock, at paces of which some are slow."""
+    draws = np.random.default_rng(seed)
+    r, rounds, pace, timer = 6, 13, 4, int(draws.integers(5, 16))
+    starts = np.cumsum(draws.integers(1, pace + 1, r))
+    rows = [f"d{each},{each},{1_700_000_000 + 3600 * at}" for each, at in enumerate(starts)]
+    (tmp_path / "log.csv").write_text("\n".join(["d,r,t", *rows]))
+    trace = import_log(tmp_path / "log.csv", "d", "r", r, tmp_path / "t", time_column="t")
+    strategy = BandFHU(bands=3)
+    claim = Claim(mechanism=strategy, noise_multiplier=3.0, rho=0.1, timer_hours=float(timer))
+    outlook = look_ahead(audit_trace(trace, claim=claim), rounds, slowest_hours=float(pace))
+    (note,) = [each for each in outlook.notes if "starts later" in each]
+    separation = int(note.split("enforce a separation of ")[1].split()[0])
+    C = strategy.definition(rounds)
+    largest = 0.0
+    for _ in range(10):
+        gaps = draws.integers(1, 3 * pace, rounds - r)
+        times = np.concatenate([starts, starts[-1] + np.cumsum(gaps)])
+        late = r + int(np.argmax(gaps > pace)) if (gaps > pace).any() else rounds
+        for past in range(r):
+            # A device comes back whenever it may.
+            patterns = [[past]]
+            for pattern in patterns:
+                x = pattern[-1]
+                patterns += [
+                    [*pattern, y]
+                    for y in range(max(r, x + 1), rounds)
+                    if times[y] - times[x] >= timer and (y < late or y - x >= separation)
+                ]
+            largest = max(largest, *(float((C[:, p].sum(axis=1) ** 2).sum()) for p in patterns))
+    assert outlook.rows[1].sensitivity >= np.sqrt(largest) * (1 - 1e-12)
+
+
+def test_nights_of_another_noise_say_so_in_the_table_and_the_figure(run) -> None:
+    outlook = look_ahead(audited(run(), rho=20 / 18), 20)
+    tonight = outlook.night_of(date(2026, 11, 3))
+    others = [
+        replace(tonight, night="2026-11-01", setting=""),
+        replace(tonight, night="2026-11-02", setting="mechanism tree, noise multiplier 2"),
+    ]
+    found = replace(outlook, nights=(*others, tonight))
+    said = ["mechanism not recorded", "mechanism tree, noise multiplier 2", tonight.setting]
+    table = outlook_page(found).split("Every night")[1]
+    assert all(each in table for each in said)
+    (figure,) = [each for each in found.figures() if each.name == "nights"]
+    assert ", then ".join(said) in figure.caption
+
+
+def test_a_list_by_time_keeps_the_claim_at_the_stated_pace(tmp_path: Path) -> None:
+    """Rounds an hour apart: a device may not come in the round before the one of its list."""
+    rows = [
+        f"d{device},{each},{1_700_000_000 + 3600 * each + device}"
+        for device, pattern in enumerate(PATTERNS)
+        for each in pattern
+    ]
+    (tmp_path / "log.csv").write_text("\n".join(["d,r,t", *rows]))
+    trace = import_log(tmp_path / "log.csv", "d", "r", 10, tmp_path / "t", time_column="t")
+    audit = audited(trace, rho=5 / 18)
+    with pytest.raises(InputError, match="hold_by='first_time' needs the most hours"):
+        look_ahead(audit, 34, hold_by="first_time")
+    outlook = look_ahead(audit, 34, slowest_hours=1.0, hold_by="first_time")
+    assert any("admit no device of the list until it is renewed" in each for each in outlook.notes)
+    outlook.write_hold(tmp_path / "rounds.csv", "first_round")
+    outlook.write_hold(tmp_path / "times.csv", "first_time")
+    by_round, by_time = (read_hold(tmp_path / name) for name in ("rounds.csv", "times.csv"))
+    assert by_round.device_ids == by_time.device_ids
+    for first, seconds in zip(by_round.first, by_time.first, strict=True):
+        # The last round ended 5 s after its hour, and later ones may last for 4 s too.
+        end = 1_700_000_000 + 3600 * (first - 1) + 5 + 4
+        assert seconds == end + 1 if np.isfinite(first) else np.isinf(seconds)
+    # In force, it keeps the claim with the rule that it needs.
+    text = f"from_round = 10\nlater = {{ round_separation = {outlook.held.separation} }}\nhold = "
+    (tmp_path / "force.toml").write_text(f'{text}"times.csv"\n')
+    given = read_in_force(tmp_path / "force.toml")
+    assert look_ahead(audit, 34, slowest_hours=1.0, in_force=given).state is State.KEPT
+    # A list by round cannot be continued as one by time.
+    (tmp_path / "force.toml").write_text(f'{text}"rounds.csv"\n')
+    given = read_in_force(tmp_path / "force.toml")
+    ahead = look_ahead(audit, 34, slowest_hours=1.0, in_force=given)
+    with pytest.raises(InputError, match="whose devices wait by first_round"):
+        ahead.write_hold(tmp_path / "next.csv", "first_time")
+
+
+def test_a_list_that_is_refused_leaves_every_file_as_it_is(
+    tmp_path: Path, monkeypatch, fedray_command
+) -> None:
+    """Round numbers of the log are above those of a list."""
+    rows = [f"d{each % 2},{3_000_000_000 + each}" for each in range(6)]
+    (tmp_path / "log.csv").write_text("\n".join(["d,r", *rows]))
+    import_log(tmp_path / "log.csv", "d", "r", None, tmp_path / "t", renumber=True)
+    monkeypatch.chdir(tmp_path)
+    Path("claim.toml").write_text('mechanism = "identity"\nnoise_multiplier = 3.0\nrho = 0.2778\n')
+    before = sorted(Path().iterdir())
+    options = ("--claim", "claim.toml", "--until", "34", "--page", "p.html", "--figures", "f")
+    files = ("--history", "n.jsonl", "--gauges", "g.prom", "--hold", "h.csv")
+    code, out, err = fedray_command("audit", "t", *options, *files)
+    assert (code, "in danger" in out) == (2, True)
+    assert "a list has round numbers from 0 to" in err
+    assert sorted(Path().iterdir()) == before

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fedray.audit.live.nights import record_night
+from fedray.audit.live.nights import History, history_with
 from fedray.audit.live.outlook import Night, Row, State
 from fedray.base.errors import InputError
 from fedray.runtime.gauges import CLAIM, OF_A_CLAIM, exposition
@@ -121,14 +121,20 @@ def night(
     return Night(day, "d" * 64, "c" * 64, state, released, 100, delta, spent, forward, claimed)
 
 
+def recorded(file: Path, added: Night) -> History:
+    history = history_with(file, added)
+    history.write(file)
+    return history
+
+
 def test_the_same_night_twice_has_one_line_and_others_keep_theirs(tmp_path: Path) -> None:
     file = tmp_path / "nights.jsonl"
-    record_night(file, night("2026-11-02", 20))
+    recorded(file, night("2026-11-02", 20))
     # A key of a later release, and another order of the nights.
     with file.open("a") as stream:
         stream.write(json.dumps({**night("2026-11-01").to_json(), "more": 1}) + "\n")
-    record_night(file, night("2026-11-02", 21))
-    nights = record_night(file, night("2026-11-02", 22, state=State.LOST))
+    recorded(file, night("2026-11-02", 21))
+    nights = recorded(file, night("2026-11-02", 22, state=State.LOST)).nights
     assert nights == (night(), night("2026-11-02", 22, state=State.LOST))
     lines = file.read_text().splitlines()
     assert json.loads(lines[0])["more"] == 1
@@ -151,7 +157,7 @@ def test_a_history_that_is_damaged_or_of_another_deployment_stays_as_it_is(
     file = tmp_path / "nights.jsonl"
     file.write_text(json.dumps(content))
     with pytest.raises(InputError, match=re.escape(said)):
-        record_night(file, night())
+        history_with(file, night())
     assert json.loads(file.read_text()) == content
 
 

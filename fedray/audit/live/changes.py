@@ -245,7 +245,7 @@ def _verified(ahead: Ahead, rules: RulesAhead, change: Change, first: Int64Array
     claim."""
     found = ahead.under(rules, first)
     if not ahead.keeps(found, rules.rounds):
-        text = f"{_said(change)}: not proven to keep the claim"
+        text = f"{_said(change, rules)}: not proven to keep the claim"
         return replace(change, is_enough=False, text=text)
     if first is not None:
         first = np.maximum(first, ahead.waiting)
@@ -253,7 +253,7 @@ def _verified(ahead: Ahead, rules: RulesAhead, change: Change, first: Int64Array
         never = int((first >= rules.rounds).sum())
         share = held / max(1, first.size)
         change = replace(change, held=held, never=never, share_held=share, first=first)
-    return _with_figures(replace(change, text=_said(change)), found)
+    return _with_figures(replace(change, text=_said(change, rules)), found)
 
 
 def _with_figures(change: Change, found: tuple[Continued, Reached]) -> Change:
@@ -265,7 +265,7 @@ def _with_figures(change: Change, found: tuple[Continued, Reached]) -> Change:
     )
 
 
-def _said(change: Change) -> str:
+def _said(change: Change, rules: RulesAhead) -> str:
     parts = []
     if change.separation is not None:
         rounds = counted(change.separation, "round")
@@ -274,7 +274,8 @@ def _said(change: Change) -> str:
         most = counted(change.max_participations, "participation")
         parts.append(f"at most {most} of a device, past ones included")
     if change.timer_hours is not None:
-        parts.append(f"a timer of {change.timer_hours:g} h from now on")
+        rounds = counted(rules.in_rounds(3600.0 * change.timer_hours) or 0, "round")
+        parts.append(f"a timer of {change.timer_hours:g} h, {rounds} at that pace, from now on")
     if change.held is not None:
         share = up(100.0 * (change.share_held or 0.0), 2)
         never = f", {change.never:,} of them for ever" if change.never else ""

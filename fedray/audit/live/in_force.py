@@ -28,7 +28,7 @@ from fedray.base.errors import InputError
 from fedray.base.rounding import counted
 from fedray.base.table import Table, read_table_file
 from fedray.scenario import Scenario
-from fedray.scenario.hold import LAST_ROUND, Hold, read_hold, write_hold
+from fedray.scenario.hold import LAST_ROUND, By, Hold, read_hold
 from fedray.scenario.participation import LaterRules
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
@@ -64,7 +64,7 @@ def read_in_force(path: Path) -> RulesInForce:
 
 @dataclass(frozen=True, eq=False)
 class Waiting:
-    """Devices of a list in force, and devices that a change adds."""
+    """Devices of a list in force."""
 
     first: Int64Array
     """First round of each device of the trace, [P]; 0 if no list that counts names it."""
@@ -72,8 +72,6 @@ class Waiting:
     """Number of devices of the list that have not taken part yet."""
     listed: Hold | None = None
     """The list as it was given, also if it does not count; None without."""
-    added: Int64Array | None = None
-    """First rounds that a change asks for, [P]; None without."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -81,52 +79,81 @@ class Waiting:
         held = int((self.first > 0).sum()) + self.unseen
         return (f"a list of {counted(held, 'device')} that must wait, in force",) if held else ()
 
-    def joined(self, first: Int64Array | None) -> "Waiting":
-        """Returns the list with the waits of a change [P] beside it; None adds none."""
-        return replace(self, added=first)
-
-    def write(self, file: Path, trace: Trace | ImportedTrace, patterns: Patterns, end: int) -> int:
-        """Writes the devices that still wait. None may take part earlier than the list in force
+    def hold(
+        self,
+        trace: Trace | ImportedTrace,
+        patterns: Patterns,
+        rounds: int,
+        added: Int64Array | None,
+        by: By | None = None,
+        latest: Float64Array | None = None,
+    ) -> Hold:
+        """Returns the devices that still wait. None may take part earlier than the list in force
         says, whether or not that list counts.
 
         Args:
-            file: the hold file.
-            trace: the trace, whose names of devices and numbers of rounds the file has.
+            trace: the trace, whose names of devices and numbers of rounds or times the list has.
             patterns: devices of the trace, [P].
-            end: planned number of rounds; a device that waits as long never comes back.
-
-        Returns:
-            Number of devices.
+            rounds: planned number of rounds; a device that waits as long never comes back.
+            added: first rounds that a change asks for, [P]; None without.
+            by: meaning of its values; None for that of the list in force, or rounds without one.
+            latest: latest time of a participation in each round at the stated pace, [R seconds];
+                None if unknown.
 
         Raises:
-            InputError: numbers of rounds to come are unknown or too large, the list in force has
-                times and the change rounds, or the file cannot be written.
+            InputError: numbers or times of rounds to come are unknown or too large, or the list in
+                force has others.
         """
-        listed = self.listed or Hold((), np.empty(0), "first_round")
-        added = np.zeros_like(self.first) if self.added is None else self.added
-        places = np.flatnonzero(added > np.maximum(self.first, trace.committed_rounds))
-        first = added[places]
-        numbers = np.full(first.size, np.inf)
-        is_back = first < end
-        if is_back.any():
-            if listed.by == "first_time":
-                rule = "cannot be written: the list in force has first_time, but new waits rounds"
-                raise InputError.of("hold", str(file), rule, "give that list by first_round")
-            numbers[is_back] = RoundNumbers(trace).of(first[is_back])
-            # Such a number, if of a log, cannot be written as one of a hold file.
-            if numbers[is_back].max() >= NEVER or numbers[is_back].min() < 0:
-                rule = f"must have round numbers from 0 to {LAST_ROUND - 1}"
-                raise InputError.of("hold", str(file), rule, "import the log with smaller ones")
+        listed = self.listed or Hold((), np.empty(0), by or "first_round")
         is_open = listed.first > _next(trace, listed)
         waits = {
             str(listed.device_ids[place]): float(listed.first[place])
             for place in np.flatnonzero(is_open).tolist()
         }
+        by = by or listed.by
+        if by != listed.by and np.isfinite(list(waits.values())).any():
+            rule = f"is not that of the list in force, whose devices wait by {listed.by}"
+            raise InputError.of("hold_by", by, rule, "leave it out, or give that list by the other")
+        added = np.zeros_like(self.first) if added is None else added
+        places = np.flatnonzero(added > np.maximum(self.first, trace.committed_rounds))
+        first = np.full(places.size, np.inf)
+        is_back = added[places] < rounds
+        if is_back.any():
+            of = _numbers if by == "first_round" else _times
+            first[is_back] = of(trace, added[places][is_back], latest)
         names = _names(trace, patterns.device_ids[places]).to_pylist()
-        for name, number in zip(names, numbers.tolist(), strict=True):
+        for name, number in zip(names, first.tolist(), strict=True):
             waits[name] = max(number, waits.get(name, 0.0))
-        write_hold(file, Hold(list(waits), np.array(list(waits.values())), listed.by))
-        return len(waits)
+        return Hold(list(waits), np.array(list(waits.values())), by)
+
+
+def _numbers(
+    trace: Trace | ImportedTrace, rounds: Int64Array, latest: Float64Array | None
+) -> Float64Array:
+    """Returns the log's numbers of rounds to come [H]. Raises InputError."""
+    del latest
+    numbers = RoundNumbers(trace).of(rounds)
+    # Such a number, if of a log, cannot be written as one of a hold file.
+    if numbers.max() >= NEVER or numbers.min() < 0:
+        raise InputError(
+            f"hold: a list has round numbers from 0 to {LAST_ROUND - 1}, and the log's are not; "
+            "import the log with such ones"
+        )
+    return numbers.astype(np.float64)
+
+
+def _times(
+    trace: Trace | ImportedTrace, rounds: Int64Array, latest: Float64Array | None
+) -> Float64Array:
+    """Returns times before which no round to come [H] begins at the stated pace, though the one
+    before it may last until then. Raises InputError."""
+    if latest is None or not are_known(trace):
+        raise InputError(
+            "hold_by='first_time' has devices whose times of participation are unknown, so no "
+            "audit could check it; import times, or leave it out"
+        )
+    ends = np.maximum.accumulate(latest)[rounds - 1]
+    return np.floor(ends + _origin(trace)) + 1.0
 
 
 def _next(trace: Trace | ImportedTrace, hold: Hold) -> float:

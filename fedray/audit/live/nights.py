@@ -4,6 +4,7 @@ import itertools
 import json
 from datetime import date
 from pathlib import Path
+from typing import NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -16,19 +17,29 @@ from fedray.base.regular_file import read_input
 _NIGHT = TypeAdapter(Night)
 
 
-def record_night(file: Path, night: Night) -> tuple[Night, ...]:
-    """Adds a night to a history, in place of a line of the same night, and writes it whole or not
-    at all.
+class History(NamedTuple):
+    """Nights of a history."""
+
+    nights: tuple[Night, ...]
+    """All nights, in order."""
+    lines: tuple[str, ...]
+    """The line of each."""
+
+    def write(self, file: Path) -> None:
+        """Writes the history whole or not at all. Raises InputError."""
+        content = "".join(f"{each}\n" for each in self.lines)
+        write_output(file, content.encode(), f"history {str(file)!r}")
+
+
+def history_with(file: Path, night: Night) -> History:
+    """Returns the history of a file with a night, in place of a line of the same night.
 
     Args:
-        file: the history; it is made if it is missing.
+        file: the history; it may be missing.
         night: the new line.
 
-    Returns:
-        All nights, in order.
-
     Raises:
-        InputError: the file cannot be read or written, or is the history of another deployment.
+        InputError: the file cannot be read, or is the history of another deployment.
     """
     # Other lines stay as they are, keys of a later release included.
     lines = {each.night: (each, text) for each, text in _read(file)}
@@ -49,9 +60,7 @@ def record_night(file: Path, night: Night) -> tuple[Night, ...]:
                 f"{later.night}, so that its epsilons cannot be compared"
             )
             raise _refused(file, reason)
-    content = "".join(f"{lines[each.night][1]}\n" for each in nights)
-    write_output(file, content.encode(), f"history {str(file)!r}")
-    return nights
+    return History(nights, tuple(lines[each.night][1] for each in nights))
 
 
 def _read(file: Path) -> list[tuple[Night, str]]:

@@ -27,11 +27,14 @@ from fedray.audit.live.reached import Reached, reached
 from fedray.audit.live.rules_ahead import RulesAhead, paced, rules_ahead
 from fedray.audit.statements.most_per_period import MostPerPeriod
 from fedray.audit.zones import DAY
+from fedray.base.arrays import Float64Array
 from fedray.base.document import Document, InJson, Key, NotInJson
 from fedray.base.errors import InputError
 from fedray.base.result import DrawnResult
+from fedray.base.rounding import shown_noise
 from fedray.mechanisms.continuation import Continued
 from fedray.mechanisms.strategy import SensitivityUnknown
+from fedray.scenario.hold import By, Hold, write_hold
 
 VERSION = 1
 """Version of the document."""
@@ -132,6 +135,8 @@ class Night(Document):
     """Largest figures that devices can reach by the last planned round."""
     claimed: Row
     """Limits of the claim."""
+    setting: str = ""
+    """Mechanism and noise of the figures; empty in lines of earlier releases."""
 
     @property
     def gauges(self) -> dict[str, float]:
@@ -195,6 +200,9 @@ class Outlook(DrawnResult):
     """Audit of the released rounds."""
     waiting: NotInJson[Waiting]
     """Devices of the list in force."""
+    latest: NotInJson[Float64Array | None]
+    """Latest time of a participation in each planned round at the stated pace, [R seconds]; None if
+    unknown."""
     nights: NotInJson[tuple[Night, ...]] = ()
     """Nights of the history, this one included, in order; empty without a history."""
 
@@ -209,22 +217,51 @@ class Outlook(DrawnResult):
         None without a list that helps."""
         return next((each for each in self.changes if each.first is not None), None)
 
-    def write_hold(self, file: Path) -> int:
-        """Writes the devices that must wait, with the first round of each; empty for never. Devices
-        of the list in force are among them.
+    def write_hold(self, file: Path, by: By | None = None) -> int:
+        """Writes the list of `hold`, as CSV or Parquet.
+
+        Args:
+            file: the hold file.
+            by: as `hold` has it.
 
         Returns:
             Number of devices.
 
         Raises:
-            InputError: no list keeps the claim, or the file cannot be written.
+            InputError: no list keeps the claim, or it cannot be made or written.
+        """
+        found = self.hold(by)
+        if found is None:
+            reason = "cannot be written: no list keeps the claim"
+            raise InputError.of("hold", str(file), reason, "see the changes that do")
+        write_hold(file, found)
+        return len(found.device_ids)
+
+    @property
+    def setting(self) -> str:
+        """Mechanism and noise of the figures, in words."""
+        used = self.audit.mechanisms[0]
+        if used.noise_multiplier is None:
+            return f"mechanism {used.title}"
+        return f"mechanism {used.title}, noise multiplier {shown_noise(used.noise_multiplier)}"
+
+    def hold(self, by: By | None = None) -> Hold | None:
+        """Returns the devices that must wait, those of the list in force among them; None if no
+        list keeps the claim.
+
+        Args:
+            by: first round or first time of each device; None for that of the list in force, or
+                rounds without one.
+
+        Raises:
+            InputError: the list in force has the other, or numbers or times are unknown.
         """
         change = self.held
         if change is None and self.state is not State.KEPT:
-            reason = "cannot be written: no list keeps the claim"
-            raise InputError.of("hold", str(file), reason, "see the changes that do")
-        waiting = self.waiting.joined(None if change is None else change.first)
-        return waiting.write(file, self.audit.trace, self.audit.patterns, self.rounds)
+            return None
+        added = None if change is None else change.first
+        audit = self.audit
+        return self.waiting.hold(audit.trace, audit.patterns, self.rounds, added, by, self.latest)
 
     def night_of(self, day: date) -> Night:
         """Returns the line of a history for a judgement on this day."""
@@ -237,6 +274,7 @@ class Outlook(DrawnResult):
             self.rounds,
             self.delta,
             *self.rows,
+            self.setting,
         )
 
     def __repr__(self) -> str:
@@ -248,6 +286,7 @@ def look_ahead(
     rounds: int,
     slowest_hours: float | None = None,
     in_force: RulesInForce | None = None,
+    hold_by: By | None = None,
 ) -> Outlook:
     """Returns whether the claim of an audit will hold after the last planned round.
 
@@ -257,14 +296,19 @@ def look_ahead(
         slowest_hours: most hours from one start of a round to the next; without it, rules in hours
             limit nothing.
         in_force: rules that the server of a log has enforced since a round; None without.
+        hold_by: "first_time" if a list of devices that must wait will have times.
 
     Raises:
-        InputError: an argument is out of range, the claim or the mechanism does not cover so many
-            rounds, or the claim has a statement that is not judged ahead.
+        InputError: an argument is out of range, a list by time lacks a pace, the claim or the
+            mechanism does not cover so many rounds, or the claim has a statement that is not judged
+            ahead.
     """
     claim, patterns, trace = audit.claim, audit.patterns, audit.trace
     if claim is None:
         raise InputError("until: is judged against a claim; give one to the audit")
+    if hold_by == "first_time" and slowest_hours is None:
+        rule = "needs the most hours from one start of a round to the next"
+        raise InputError.of("hold_by", hold_by, rule, "give the slowest pace, or list rounds")
     if rounds < trace.committed_rounds:
         rule = f"must be at least the {trace.committed_rounds:,} rounds that are released"
         raise InputError.of("until", rounds, rule, "raise it")
@@ -282,7 +326,8 @@ def look_ahead(
         raise InputError("until: the noise is unknown; give a claim with noise_multiplier")
     forced = InForce(trace, patterns, audit.scenario, in_force)
     rules = forced.besides(rules_ahead(trace, audit.scenario, claim, rounds))
-    rules = paced(rules, trace, slowest_hours, forced.has_times)
+    has_list_of_times = forced.has_times or hold_by == "first_time"
+    rules = paced(rules, trace, slowest_hours, has_list_of_times)
     waiting = forced.waiting(rules)
     try:
         used.strategy.check_rounds(rounds)
@@ -322,6 +367,7 @@ def look_ahead(
         curve=curve,
         audit=audit,
         waiting=waiting,
+        latest=rules.times and rules.times[1],
     )
 
 

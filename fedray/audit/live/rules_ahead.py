@@ -5,8 +5,14 @@ every pattern that a timer or a window allows is also allowed when they start ex
 apart, so these times give the largest figures. That is false for calendar days: at a faster pace
 midnight may fall between two other rounds. A limit of m on a local day therefore counts as at most
 2 m within any half-open 24 hours, which touch at most two days of any zone.
+
+A server whose round is late keeps the figures if it enforces the rules in rounds from then on: a
+separation of as many rounds as the timer has at the stated pace. A device of a released round may
+then be back sooner than its timer says, if released rounds were quicker than that pace. So released
+rounds count as if they had started no later than at the stated pace, backwards from the last one.
 """
 
+import math
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -30,10 +36,14 @@ NO_PACE = (
 )
 """Remark on rules in hours without a stated pace."""
 IF_LATE = (
-    "A server cannot force rounds to be quick. If a round starts later than the stated pace, "
-    "enforce the separation in rounds, or stop; otherwise the figures no longer hold"
+    "A server cannot force rounds to be quick. If a round starts later than the stated pace, {} "
+    "from then on, or stop; otherwise the figures no longer hold"
 )
 """Condition of rules in hours at a stated pace."""
+NO_TIMES = "The log was imported without times, so rules in hours limit nothing; import times"
+"""Remark on rules in hours of a log without times."""
+TIE = 1e-3
+"""Seconds by which rounds are taken to last longer, more than rounding errors of their times."""
 OF_DAYS = (
     "When midnight falls is unknown for rounds to come, so a limit on a local day counts as twice "
     "as many within 24 h, and forward figures are bounds"
@@ -62,6 +72,9 @@ class RulesAhead:
     times: tuple[Float64Array, Float64Array] | None = None
     """Earliest and latest time of a participation in each of the R rounds; None if rules in hours
     limit nothing, as their pace or the recorded times are unknown."""
+    pace: tuple[float, float] | None = None
+    """Most seconds from one start of a round to the next, and seconds that a round takes; None if
+    unknown."""
     names: tuple[str, ...] = ()
     """The rules in words."""
     notes: tuple[str, ...] = ()
@@ -109,6 +122,28 @@ class RulesAhead:
             first=first,
         )
 
+    def in_rounds(self, seconds: float) -> int | None:
+        """Returns the least number of rounds that a time takes at the stated pace; None without a
+        pace."""
+        if self.pace is None:
+            return None
+        between, lasting = self.pace
+        return max(1, math.ceil((seconds - lasting + TIE / 2) / between))
+
+    def if_late(self, has_list_of_times: bool) -> list[str]:
+        """Returns what a server must do after a late round, in words."""
+        found = []
+        if self.timer_seconds:
+            rounds = self.in_rounds(self.timer_seconds)
+            found.append(f"enforce a separation of {counted(rounds or 0, 'round')}")
+        of_days = () if self.of_day is None else ((DAY, 2 * self.of_day),)
+        for seconds, most in (*self.windows, *of_days):
+            rounds = counted(self.in_rounds(seconds) or 0, "round")
+            found.append(f"enforce at most {counted(most, 'participation')} in any {rounds}")
+        if has_list_of_times:
+            found.append("admit no device of the list until it is renewed")
+        return found
+
     @property
     def is_outer(self) -> bool:
         """Whether the rounds that are left open are more than the rules allow."""
@@ -136,7 +171,7 @@ def paced(
     ahead: RulesAhead,
     trace: Trace | ImportedTrace,
     slowest_hours: float | None,
-    has_times: bool = False,
+    has_list_of_times: bool = False,
 ) -> RulesAhead:
     """Returns rules with times of all planned rounds, if a rule needs them.
 
@@ -144,26 +179,27 @@ def paced(
         ahead: the rules.
         trace: the trace of the released rounds.
         slowest_hours: most hours from one start of a round to the next; None if unknown.
-        has_times: whether devices wait until a time.
+        has_list_of_times: whether devices of a list wait until a time.
 
     Raises:
         InputError: the pace is not positive.
     """
     if slowest_hours is not None and not 0.0 < slowest_hours < np.inf:
         raise InputError.of("slowest", slowest_hours, "must be a positive number of hours")
-    if not (ahead.has_hours or has_times):
+    if not (ahead.has_hours or has_list_of_times):
         return ahead
     if slowest_hours is None:
         return replace(ahead, notes=(*ahead.notes, NO_PACE))
-    return with_pace(ahead, trace, slowest_hours)
+    return with_pace(ahead, trace, slowest_hours, has_list_of_times)
 
 
-def with_pace(ahead: RulesAhead, trace: Trace | ImportedTrace, slowest_hours: float) -> RulesAhead:
+def with_pace(
+    ahead: RulesAhead, trace: Trace | ImportedTrace, slowest_hours: float, has_list_of_times: bool
+) -> RulesAhead:
     """Returns rules with times of all planned rounds, at a stated slowest pace."""
     times = round_times(trace)
     if times is None:
-        note = "The log was imported without times, so rules in hours limit nothing; import times"
-        return replace(ahead, notes=(*ahead.notes, note))
+        return replace(ahead, notes=(*ahead.notes, NO_TIMES))
     earliest, latest = times
     known = latest[np.isfinite(latest)]
     if not known.size:
@@ -176,8 +212,8 @@ def with_pace(ahead: RulesAhead, trace: Trace | ImportedTrace, slowest_hours: fl
     later = ahead.rounds - ahead.released
     starts = known.max() + pace * np.arange(1, untimed + later + 1)
     # Participations of a round of a log have different times, and so will those of later rounds.
-    spread = float(lasted.max(initial=0.0))
-    notes = [*ahead.notes, IF_LATE]
+    spread = float(lasted.max(initial=0.0)) + TIE
+    notes = [*ahead.notes]
     if untimed:
         latest = np.concatenate([latest[: latest.size - untimed], starts[:untimed] + spread])
         starts = starts[untimed:]
@@ -194,8 +230,11 @@ def with_pace(ahead: RulesAhead, trace: Trace | ImportedTrace, slowest_hours: fl
             f"Recorded rounds started up to {gaps.max() / 3600.0:.2f} h after the one before, "
             f"later than the stated pace of {slowest_hours:g} h"
         )
+    earliest = np.minimum(earliest, starts[0] - pace * np.arange(earliest.size, 0, -1))
     whole = np.concatenate([earliest, starts]), np.concatenate([latest, starts + spread])
-    return replace(ahead, times=whole, notes=tuple(notes))
+    found = replace(ahead, times=whole, pace=(pace, spread))
+    enforced = " and ".join(found.if_late(has_list_of_times))
+    return replace(found, notes=(*notes, IF_LATE.format(enforced)))
 
 
 def _of_claim(trace: Trace | ImportedTrace, claim: Claim, rounds: int) -> RulesAhead:
