@@ -2,6 +2,7 @@
 
 import json
 import time
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any, NamedTuple
 import typer
 
 from fedray.base.errors import InputError, demanded, one_line
+from fedray.base.rounding import counted
 from fedray.base.storage import fetched
 from fedray.commands.frame.auditing import WHOLE, audited, exit_by_claim, open_tasks, print_audit
 from fedray.commands.frame.output import (
@@ -145,7 +147,10 @@ def audit(
         )
     if until is not None:
         for_now = {"--statement": statement, "--events": events, "--evidence": evidence}
-        _print_outlook(result, until, slowest, kept, in_force, page, figures, as_json, for_now)
+        assert claim is not None  # `_check_until` demands it.
+        _print_outlook(
+            result, claim, until, slowest, kept, in_force, page, figures, as_json, for_now
+        )
         return
     # The page of a long trace takes its time, and its reader wants the verdict.
     if not as_json:
@@ -233,6 +238,7 @@ def _day(night: str | None, history: Path | None) -> date:
 
 def _print_outlook(
     audit: Any,
+    claim: Path,
     until: int,
     slowest: float | None,
     kept: Kept,
@@ -247,6 +253,7 @@ def _print_outlook(
 
     Args:
         audit: audit of the released rounds.
+        claim: file of the claim.
         until: planned number of rounds.
         slowest: most hours from one start of a round to the next.
         kept: files beside the page.
@@ -264,7 +271,7 @@ def _print_outlook(
         raise InputError(f"{given[0]} is about the released rounds; leave it out, or --until")
     with progress_line("looking ahead"):
         enforced = None if in_force is None else read_in_force(in_force)
-        outlook = look_ahead(audit, until, slowest, enforced, kept.hold_by)
+        outlook = look_ahead(audit, until, slowest, enforced, kept.hold_by, str(claim))
     if not as_json:
         print_result(outlook, as_json=False)
     outlook, written = _recorded(outlook, kept)
@@ -301,11 +308,12 @@ def _recorded(outlook: Any, kept: Kept) -> tuple[Any, dict[str, str]]:
         _write_hold(outlook, hold, kept.hold)
     elif kept.hold is not None:
         # The exit code says that the claim is not kept, whatever else cannot be written.
-        reason = "is not written, as no list keeps the claim"
+        reason = "is not written, as no change keeps the claim"
         print_line(f"fedray: --hold {kept.hold} {reason}", err=True)
     if kept.gauges is not None:
         values = {**night.gauges, "judged_seconds": time.time()}
-        text = exposition(CLAIM, {"trace": str(outlook.path)}, OF_A_CLAIM, values)
+        labels = {"trace": str(outlook.path), "claim": outlook.claim_file}
+        text = exposition(CLAIM, labels, OF_A_CLAIM, values)
         write_output(kept.gauges, text.encode(), f"gauges {str(kept.gauges)!r}")
         written["gauges"] = str(kept.gauges)
     if history is not None:
@@ -316,14 +324,25 @@ def _recorded(outlook: Any, kept: Kept) -> tuple[Any, dict[str, str]]:
 
 
 def _write_hold(outlook: Any, hold: Any, file: Any) -> None:
-    """Writes a list of devices that must wait, and says if it is not enough without a rule."""
-    from fedray.scenario.hold import write_hold
+    """Writes a list of devices that must wait, and says which change it is of, and whether it names
+    none."""
+    from fedray.scenario.hold import read_hold, write_hold
 
+    before = 0
+    # A file that is no list is replaced all the same.
+    with suppress(InputError):
+        before = len(read_hold(file).device_ids)
     write_hold(file, hold)
-    change = outlook.held
-    if change is not None and len(change.kinds) > 1:
+    change = outlook.advised
+    if change is not None and change.first is not None and len(change.kinds) > 1:
         rule = f"the rule of the change {' + '.join(change.kinds)}"
         print_line(f"fedray: {file} keeps the claim only with {rule}", err=True)
+    elif not len(hold.device_ids):
+        reason = "the claim is kept without a list in force"
+        if change is not None:
+            reason = f"the change {' + '.join(change.kinds)} needs no list"
+        replaced = f"; {counted(before, 'device')} on it before may come back" if before else ""
+        print_line(f"fedray: {file} names no device, as {reason}{replaced}", err=True)
 
 
 def write_statement(audit: Any, folder: Path) -> str:

@@ -32,7 +32,8 @@ class History(NamedTuple):
 
 
 def history_with(file: Path, night: Night) -> History:
-    """Returns the history of a file with a night, in place of a line of the same night.
+    """Returns the history of a file with a night. It takes the place of a line of the same night
+    with the same state, claim and rules in force; others of that night stay.
 
     Args:
         file: the history; it may be missing.
@@ -42,9 +43,11 @@ def history_with(file: Path, night: Night) -> History:
         InputError: the file cannot be read, or is the history of another deployment.
     """
     # Other lines stay as they are, keys of a later release included.
-    lines = {each.night: (each, text) for each, text in _read(file)}
-    lines[night.night] = night, json.dumps(night.to_json(), allow_nan=False)
-    nights = tuple(lines[each][0] for each in sorted(lines))
+    lines = [each for each in _read(file) if _judgement(each[0]) != _judgement(night)]
+    lines.append((night, json.dumps(night.to_json(), allow_nan=False)))
+    # A sort is stable, so lines of one night stay in order.
+    lines.sort(key=lambda each: each[0].night)
+    nights = tuple(each for each, _ in lines)
     for earlier, later in itertools.pairwise(nights):
         if night not in (earlier, later):
             continue
@@ -60,7 +63,11 @@ def history_with(file: Path, night: Night) -> History:
                 f"{later.night}, so that its epsilons cannot be compared"
             )
             raise _refused(file, reason)
-    return History(nights, tuple(lines[each.night][1] for each in nights))
+    return History(nights, tuple(line for _, line in lines))
+
+
+def _judgement(night: Night) -> tuple[object, ...]:
+    return night.night, night.state, night.claim, frozenset(night.rules)
 
 
 def _read(file: Path) -> list[tuple[Night, str]]:

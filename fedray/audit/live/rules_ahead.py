@@ -20,7 +20,8 @@ import numpy as np
 
 from fedray.audit.claims import Claim
 from fedray.audit.guarantees import round_times
-from fedray.audit.rules import cap_name, rules_of, separation_name, strictest
+from fedray.audit.rules import rules_of, strictest
+from fedray.audit.statements.most_per_period import MostPerPeriod
 from fedray.audit.zones import DAY
 from fedray.base.arrays import Float64Array, Int64Array
 from fedray.base.errors import InputError
@@ -75,6 +76,8 @@ class RulesAhead:
     pace: tuple[float, float] | None = None
     """Most seconds from one start of a round to the next, and seconds that a round takes; None if
     unknown."""
+    slower: float = 0.0
+    """Most hours from one recorded start to the next, if more than the stated pace; else 0."""
     names: tuple[str, ...] = ()
     """The rules in words."""
     notes: tuple[str, ...] = ()
@@ -101,6 +104,39 @@ class RulesAhead:
             most=min(caps, default=None),
             timer_seconds=max(self.timer_seconds, timer_seconds),
         )
+
+    def with_claimed(self, claim: Claim) -> Self:
+        """Returns the rules with the limits of a claim beside them; the same rules if they keep
+        these limits already."""
+        timer = 3600.0 * (claim.timer_hours or 0.0)
+        found = self.stricter(claim.min_sep or 1, claim.max_participations, timer)
+        period = claim.most_per_period
+        if period is not None and not self.keeps_period(period):
+            found = found.within(period)
+        return self if found.limits == self.limits else found
+
+    def within(self, period: MostPerPeriod) -> Self:
+        """Returns the rules with a limit on the participations in a period beside them."""
+        most = period.participations
+        if period.hours is None:
+            return replace(self, of_day=min(most, self.of_day or most))
+        return replace(self, windows=(*self.windows, (3600.0 * period.hours, most)))
+
+    def keeps_period(self, period: MostPerPeriod) -> bool:
+        """Whether the rules keep a limit on the participations in a period."""
+        most = period.participations
+        # Half-open windows of a day contain every local day.
+        seconds = DAY if period.hours is None else 3600.0 * period.hours
+        by_timer = self.timer_seconds > 0 and math.ceil(seconds / self.timer_seconds) <= most
+        by_cap = self.most is not None and self.most <= most
+        is_within = any(length >= seconds and count <= most for length, count in self.windows)
+        by_days = period.hours is None and self.of_day is not None and self.of_day <= most
+        return bool(by_timer or by_cap or is_within or by_days)
+
+    @property
+    def limits(self) -> tuple[object, ...]:
+        """All limits of the rules."""
+        return self.timer_seconds, self.separation, self.most, self.windows, self.of_day
 
     def future(self, first: Int64Array | None = None) -> Future:
         """Returns the rounds that these rules leave open.
@@ -150,20 +186,16 @@ class RulesAhead:
         return self.of_day is not None and self.times is not None
 
 
-def rules_ahead(
-    trace: Trace | ImportedTrace, scenario: Scenario | None, claim: Claim, rounds: int
-) -> RulesAhead:
-    """Returns the rules of a run's scenario, or those that a claim states about a log, without
-    times of rounds.
+def rules_ahead(trace: Trace | ImportedTrace, scenario: Scenario | None, rounds: int) -> RulesAhead:
+    """Returns the rules of a run's scenario, without times of rounds. A log shows no rules.
 
     Args:
         trace: the trace of the released rounds.
         scenario: scenario of the run; None for a log.
-        claim: the claim.
         rounds: planned number of rounds.
     """
     if scenario is None:
-        return _of_claim(trace, claim, rounds)
+        return RulesAhead(trace.committed_rounds, rounds)
     return _of_scenario(trace, scenario, rounds)
 
 
@@ -173,7 +205,7 @@ def paced(
     slowest_hours: float | None,
     has_list_of_times: bool = False,
 ) -> RulesAhead:
-    """Returns rules with times of all planned rounds, if a rule needs them.
+    """Returns rules with times of all planned rounds, if a pace is stated.
 
     Args:
         ahead: the rules.
@@ -186,25 +218,30 @@ def paced(
     """
     if slowest_hours is not None and not 0.0 < slowest_hours < np.inf:
         raise InputError.of("slowest", slowest_hours, "must be a positive number of hours")
-    if not (ahead.has_hours or has_list_of_times):
-        return ahead
+    needs_pace = ahead.has_hours or has_list_of_times
     if slowest_hours is None:
-        return replace(ahead, notes=(*ahead.notes, NO_PACE))
-    return with_pace(ahead, trace, slowest_hours, has_list_of_times)
+        return replace(ahead, notes=(*ahead.notes, NO_PACE)) if needs_pace else ahead
+    found, notes = _at_pace(ahead, trace, slowest_hours)
+    if not needs_pace:
+        return found
+    if found.pace is not None:
+        enforced = " and ".join(found.if_late(has_list_of_times))
+        notes = [*notes, IF_LATE.format(enforced)]
+    return replace(found, notes=(*ahead.notes, *notes))
 
 
-def with_pace(
-    ahead: RulesAhead, trace: Trace | ImportedTrace, slowest_hours: float, has_list_of_times: bool
-) -> RulesAhead:
-    """Returns rules with times of all planned rounds, at a stated slowest pace."""
+def _at_pace(
+    ahead: RulesAhead, trace: Trace | ImportedTrace, slowest_hours: float
+) -> tuple[RulesAhead, list[str]]:
+    """Returns rules with times of all planned rounds at a stated slowest pace, and remarks on
+    them."""
     times = round_times(trace)
     if times is None:
-        return replace(ahead, notes=(*ahead.notes, NO_TIMES))
+        return ahead, [NO_TIMES]
     earliest, latest = times
     known = latest[np.isfinite(latest)]
     if not known.size:
-        note = "No round of the log has a time, so rules in hours limit nothing"
-        return replace(ahead, notes=(*ahead.notes, note))
+        return ahead, ["No round of the log has a time, so rules in hours limit nothing"]
     pace = 3600.0 * slowest_hours
     lasted = (latest - earliest)[np.isfinite(latest - earliest)]
     # Released rounds without a time at the end started within so many paces, as later ones do.
@@ -213,7 +250,7 @@ def with_pace(
     starts = known.max() + pace * np.arange(1, untimed + later + 1)
     # Participations of a round of a log have different times, and so will those of later rounds.
     spread = float(lasted.max(initial=0.0)) + TIE
-    notes = [*ahead.notes]
+    notes = []
     if untimed:
         latest = np.concatenate([latest[: latest.size - untimed], starts[:untimed] + spread])
         starts = starts[untimed:]
@@ -225,46 +262,16 @@ def with_pace(
     if ahead.of_day is not None:
         notes.append(OF_DAYS)
     gaps = np.diff(earliest[np.isfinite(earliest)])
+    slower = 0.0
     if gaps.size and gaps.max() > pace:
+        slower = float(gaps.max()) / 3600.0
         notes.append(
-            f"Recorded rounds started up to {gaps.max() / 3600.0:.2f} h after the one before, "
-            f"later than the stated pace of {slowest_hours:g} h"
+            f"Recorded rounds started up to {slower:.2f} h after the one before, later than the "
+            f"stated pace of {slowest_hours:g} h"
         )
     earliest = np.minimum(earliest, starts[0] - pace * np.arange(earliest.size, 0, -1))
     whole = np.concatenate([earliest, starts]), np.concatenate([latest, starts + spread])
-    found = replace(ahead, times=whole, pace=(pace, spread))
-    enforced = " and ".join(found.if_late(has_list_of_times))
-    return replace(found, notes=(*notes, IF_LATE.format(enforced)))
-
-
-def _of_claim(trace: Trace | ImportedTrace, claim: Claim, rounds: int) -> RulesAhead:
-    names = []
-    if claim.min_sep is not None:
-        names.append(separation_name(claim.min_sep))
-    if claim.max_participations is not None:
-        names.append(cap_name(claim.max_participations))
-    if claim.timer_hours:
-        names.append(f"a timer of {claim.timer_hours:g} h")
-    period = claim.most_per_period
-    windows, of_day = (), None
-    note = "The rules are those of the claim, taken as enforced from now on; a log shows no rules"
-    if period is not None:
-        names.append(f"at most {period.text}")
-        if period.hours is None:
-            of_day = period.participations
-        else:
-            windows = ((3600.0 * period.hours, period.participations),)
-    return RulesAhead(
-        trace.committed_rounds,
-        rounds,
-        timer_seconds=3600.0 * (claim.timer_hours or 0.0),
-        separation=claim.min_sep or 1,
-        most=claim.max_participations,
-        windows=windows,
-        of_day=of_day,
-        names=tuple(names),
-        notes=(note,) if names else (),
-    )
+    return replace(ahead, times=whole, pace=(pace, spread), slower=slower), notes
 
 
 def _of_scenario(trace: Trace | ImportedTrace, scenario: Scenario, rounds: int) -> RulesAhead:
