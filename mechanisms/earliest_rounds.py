@@ -59,7 +59,9 @@ class EarliestRounds:
         """
         count = rounds.shape[1]
         left = self._rules.left(count)
-        distinct, group = np.unique(entries, return_inverse=True)
+        # Entries are at most R, so that counting is faster than a sort.
+        is_present = np.bincount(entries, minlength=1) > 0
+        distinct, group = np.flatnonzero(is_present), (np.cumsum(is_present) - 1)[entries]
         # Devices come by number of participations, so rows of another number are not needed again.
         self._rows = {key: row for key, row in self._rows.items() if key[1] == left}
         of_future = np.array([self._square(entry, left) for entry in distinct.tolist()])

@@ -2,6 +2,7 @@
 
 import json
 import time
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any, NamedTuple
 import typer
 
 from fedray.base.errors import InputError, demanded, one_line
+from fedray.base.rounding import counted
 from fedray.base.storage import fetched
 from fedray.commands.frame.auditing import WHOLE, audited, exit_by_claim, open_tasks, print_audit
 from fedray.commands.frame.output import (
@@ -34,6 +36,7 @@ def audit(
     until: int | None = None,
     slowest: float | None = None,
     hold: Path | None = None,
+    hold_by: str | None = None,
     in_force: Path | None = None,
     history: Path | None = None,
     night: str | None = None,
@@ -82,6 +85,8 @@ def audit(
         slowest (HOURS): most hours from one start of a round to the next, which a server keeps;
             without it, a timer limits no round to come
         hold (FILE): list of devices that must wait, to write as .csv or .parquet
+        hold_by (KIND): round or time, from which each may come; a time needs --slowest; default:
+            that of the list in force, else round
         in_force (TOML): list and rules that the server of a log enforces; docs/live.md
         history (FILE): JSON Lines with a line for each night, to extend; the page shows them
         night (DATE): day of that line, such as 2026-11-29; default: today in UTC
@@ -123,13 +128,15 @@ def audit(
     about_rounds_to_come = {
         "--slowest": slowest,
         "--hold": hold,
+        "--hold-by": hold_by,
         "--in-force": in_force,
         "--history": history,
         "--night": night,
         "--gauges": gauges,
     }
     _check_until(until, claim, about_rounds_to_come)
-    kept = Kept(hold, history, _day(night, history), gauges)
+    by = None if hold_by is None else _by(hold_by, hold, slowest)
+    kept = Kept(hold, by, history, _day(night, history), gauges)
     if statement is not None and show_devices:
         raise InputError("--statement is for publication; leave out --show-devices")
     if evidence is not None:
@@ -140,7 +147,10 @@ def audit(
         )
     if until is not None:
         for_now = {"--statement": statement, "--events": events, "--evidence": evidence}
-        _print_outlook(result, until, slowest, kept, in_force, page, figures, as_json, for_now)
+        assert claim is not None  # `_check_until` demands it.
+        _print_outlook(
+            result, claim, until, slowest, kept, in_force, page, figures, as_json, for_now
+        )
         return
     # The page of a long trace takes its time, and its reader wants the verdict.
     if not as_json:
@@ -192,12 +202,25 @@ class Kept(NamedTuple):
 
     hold: Path | None
     """List of the devices that must wait."""
+    hold_by: Any
+    """Meaning of its values, as the option says."""
     history: Path | None
     """Nights of the claim."""
     day: date
     """Day of tonight's line in the history."""
     gauges: Path | None
     """Gauges for Prometheus."""
+
+
+def _by(hold_by: str, hold: Path | None, slowest: float | None) -> Any:
+    """Returns the meaning of the values of a list to write. Raises InputError."""
+    if hold is None:
+        raise InputError("--hold-by is about a list of devices; give --hold FILE too")
+    if hold_by not in ("round", "time"):
+        raise InputError.of("hold_by", hold_by, "must be round or time")
+    if hold_by == "time" and slowest is None:
+        raise InputError("--hold-by time needs the pace of rounds; give --slowest HOURS too")
+    return f"first_{hold_by}"
 
 
 def _day(night: str | None, history: Path | None) -> date:
@@ -215,6 +238,7 @@ def _day(night: str | None, history: Path | None) -> date:
 
 def _print_outlook(
     audit: Any,
+    claim: Path,
     until: int,
     slowest: float | None,
     kept: Kept,
@@ -229,6 +253,7 @@ def _print_outlook(
 
     Args:
         audit: audit of the released rounds.
+        claim: file of the claim.
         until: planned number of rounds.
         slowest: most hours from one start of a round to the next.
         kept: files beside the page.
@@ -246,23 +271,11 @@ def _print_outlook(
         raise InputError(f"{given[0]} is about the released rounds; leave it out, or --until")
     with progress_line("looking ahead"):
         enforced = None if in_force is None else read_in_force(in_force)
-        outlook = look_ahead(audit, until, slowest, enforced)
+        outlook = look_ahead(audit, until, slowest, enforced, kept.hold_by, str(claim))
     if not as_json:
         print_result(outlook, as_json=False)
-    # First what no later night repeats.
     outlook, written = _recorded(outlook, kept)
     written |= write_shown(outlook, page, figures)
-    hold = kept.hold
-    if hold is not None and (outlook.held is not None or outlook.state is State.KEPT):
-        outlook.write_hold(hold)
-        change = outlook.held
-        if change is not None and len(change.kinds) > 1:
-            rule = f"the rule of the change {' + '.join(change.kinds)}"
-            print_line(f"fedray: {hold} keeps the claim only with {rule}", err=True)
-        written["hold"] = str(hold)
-    elif hold is not None:
-        # The exit code says that the claim is not kept, whatever else cannot be written.
-        print_line(f"fedray: --hold {hold} is not written, as no list keeps the claim", err=True)
     if as_json:
         print_json({**outlook.to_json(), **written})
     else:
@@ -272,29 +285,64 @@ def _print_outlook(
 
 
 def _recorded(outlook: Any, kept: Kept) -> tuple[Any, dict[str, str]]:
-    """Writes the gauges and tonight's line of the history.
+    """Writes the list of devices that must wait, the gauges and tonight's line of the history.
 
     Returns:
-        The outlook with its nights, and the paths of the files, by "gauges" and "history".
+        The outlook with its nights, and the paths of the files, by the names of their options.
 
     Raises:
-        InputError: the history is damaged or of another deployment, or a file cannot be written.
+        InputError: the list cannot be made, the history is damaged or of another deployment, or a
+            file cannot be written.
     """
-    from fedray.audit.live.nights import record_night
+    from fedray.audit.live.nights import history_with
     from fedray.base.atomic import write_output
     from fedray.runtime.gauges import CLAIM, OF_A_CLAIM, exposition
 
     written = {}
     night = outlook.night_of(kept.day)
+    # A list or a history that is refused leaves all files of the night before as they are.
+    hold = None if kept.hold is None else outlook.hold(kept.hold_by)
+    history = None if kept.history is None else history_with(kept.history, night)
+    if hold is not None:
+        written["hold"] = str(kept.hold)
+        _write_hold(outlook, hold, kept.hold)
+    elif kept.hold is not None:
+        # The exit code says that the claim is not kept, whatever else cannot be written.
+        reason = "is not written, as no change keeps the claim"
+        print_line(f"fedray: --hold {kept.hold} {reason}", err=True)
     if kept.gauges is not None:
         values = {**night.gauges, "judged_seconds": time.time()}
-        text = exposition(CLAIM, {"trace": str(outlook.path)}, OF_A_CLAIM, values)
+        labels = {"trace": str(outlook.path), "claim": outlook.claim_file}
+        text = exposition(CLAIM, labels, OF_A_CLAIM, values)
         write_output(kept.gauges, text.encode(), f"gauges {str(kept.gauges)!r}")
         written["gauges"] = str(kept.gauges)
-    if kept.history is not None:
-        outlook = replace(outlook, nights=record_night(kept.history, night))
+    if history is not None:
+        history.write(kept.history)
+        outlook = replace(outlook, nights=history.nights)
         written["history"] = str(kept.history)
     return outlook, written
+
+
+def _write_hold(outlook: Any, hold: Any, file: Any) -> None:
+    """Writes a list of devices that must wait, and says which change it is of, and whether it names
+    none."""
+    from fedray.scenario.hold import read_hold, write_hold
+
+    before = 0
+    # A file that is no list is replaced all the same.
+    with suppress(InputError):
+        before = len(read_hold(file).device_ids)
+    write_hold(file, hold)
+    change = outlook.advised
+    if change is not None and change.first is not None and len(change.kinds) > 1:
+        rule = f"the rule of the change {' + '.join(change.kinds)}"
+        print_line(f"fedray: {file} keeps the claim only with {rule}", err=True)
+    elif not len(hold.device_ids):
+        reason = "the claim is kept without a list in force"
+        if change is not None:
+            reason = f"the change {' + '.join(change.kinds)} needs no list"
+        replaced = f"; {counted(before, 'device')} on it before may come back" if before else ""
+        print_line(f"fedray: {file} names no device, as {reason}{replaced}", err=True)
 
 
 def write_statement(audit: Any, folder: Path) -> str:

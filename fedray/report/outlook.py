@@ -1,5 +1,6 @@
 """The outlook of a claim: tables, a figure and the page."""
 
+import itertools
 from dataclasses import replace
 from datetime import date
 
@@ -8,6 +9,7 @@ import numpy as np
 from fedray.audit.findings import NOISE_STATEMENTS
 from fedray.audit.live.changes import Change
 from fedray.audit.live.outlook import Night, Outlook, Row, State, StatementAhead
+from fedray.audit.rules import ROUND_TIMES
 from fedray.base.rounding import counted, down, fine, given, shown_min_sep, shown_noise, up
 from fedray.report.audits import FIGURES_ARE, epsilon_text, findings_table
 from fedray.report.figure import Axis, Figure, Mark, Series
@@ -17,10 +19,11 @@ from fedray.report.subjects import audit_subject
 from fedray.report.table import Table
 
 HEADS = {
-    State.KEPT: "The claim is kept: it holds after {rounds}, whatever devices do under the rules",
+    State.KEPT: "The claim is kept: it holds after {rounds}, {under}",
     State.IN_DANGER: "The claim is in danger: it may not hold after {rounds} under the rules",
     State.LOST: "The claim is lost: the released rounds exceed it already",
 }
+NO_RULE = "The claim is in danger: nothing says that a rule is in force"
 OF_OTHER_NOISE = "The claim is lost: it is about another mechanism or other noise"
 STYLES = {State.KEPT: "holds", State.IN_DANGER: "open", State.LOST: "broken"}
 """Style classes of the page."""
@@ -29,11 +32,9 @@ STYLES = {State.KEPT: "holds", State.IN_DANGER: "open", State.LOST: "broken"}
 def outlook_subject(outlook: Outlook) -> Subject:
     """Returns the subject of an outlook: the trace of its released rounds, with the mechanism and
     the noise with which its figures are computed."""
-    used = outlook.audit.mechanisms[0]
-    noise = used.noise_multiplier
-    setting = f"mechanism {used.title}"
-    if noise is not None:
-        setting += f", noise multiplier {shown_noise(noise)}"
+    setting = outlook.setting
+    if outlook.claim_file:
+        setting += f", claim {outlook.claim_file}"
     return replace(audit_subject(outlook.audit), unit="device", setting=setting)
 
 
@@ -41,27 +42,53 @@ def outlook_headline(outlook: Outlook) -> str:
     """Returns the answer in sentences."""
     rounds = counted(outlook.rounds, "round")
     worst = [each for each in outlook.statements if each.state is outlook.state]
-    is_of_noise = all(each.statement in NOISE_STATEMENTS for each in worst)
-    head = HEADS[outlook.state].format(rounds=rounds)
-    if outlook.state is State.LOST and is_of_noise:
+    names = " and ".join(each.removesuffix(ROUND_TIMES) for each in outlook.rules)
+    under = f"if the server enforces {names}" if names else "whatever devices do"
+    head = HEADS[outlook.state].format(rounds=rounds, under=under)
+    if outlook.state is State.LOST and all(e.statement in NOISE_STATEMENTS for e in worst):
         head = OF_OTHER_NOISE
-    text = f"{head}. "
-    if outlook.state is not State.KEPT:
-        text += f"{' '.join(_sentence(each, outlook) for each in worst)} "
+    sentences = [head]
+    if outlook.state is State.IN_DANGER and not names:
+        sentences = [NO_RULE]
+    elif outlook.state is not State.KEPT:
+        sentences += [_sentence(each, outlook) for each in worst]
     if outlook.state is State.IN_DANGER:
-        helping = [each for each in outlook.changes if each.is_enough]
-        first = helping[0] if helping else None
-        said = (
-            "No change is proven to keep it."
-            if first is None
-            else f"One that keeps it: {first.text}."
+        sentences.append(_advice(outlook))
+    if outlook.slowest_recorded_hours is not None:
+        sentences.append(
+            f"Recorded rounds started up to {up(outlook.slowest_recorded_hours, 2)} h apart, more "
+            f"than the stated {outlook.slowest_hours:g} h"
         )
-        text += f"{said} "
     spent, forward, _ = outlook.rows
+    sentences.append(
+        f"Spent in {counted(outlook.released, 'round')}: epsilon {epsilon_text(spent.epsilon)}; "
+        f"at most {epsilon_text(forward.epsilon)} after {rounds}, at delta {given(outlook.delta)}"
+    )
+    return "".join(f"{each}. " for each in sentences).strip()
+
+
+def _advice(outlook: Outlook) -> str:
+    """Returns the change that keeps a claim at the least cost, in a sentence."""
+    change = outlook.advised
+    if change is None:
+        return "No change is proven to keep it"
+    text = f"{change.text[:1].lower()}{change.text[1:]}"
+    if change.kinds == ("noise",):
+        return f"Kept with {text}"
+    if change.kinds == ("last round",):
+        return f"Kept if the server does this: {text}"
+    since = "the next round on"
+    if outlook.next_round is not None:
+        since = f"round {outlook.next_round:,}"
+    return f"Kept if the server enforces, from {since}: {text} ({_waits(change)})"
+
+
+def _waits(change: Change) -> str:
+    if not change.waits_now:
+        return "no device must wait now"
+    devices = counted(change.waits_now, "device")
     return (
-        f"{text}Spent in {counted(outlook.released, 'round')}: epsilon "
-        f"{epsilon_text(spent.epsilon)}; at most {epsilon_text(forward.epsilon)} after "
-        f"{rounds}, at delta {given(outlook.delta)}."
+        f"{devices} must wait now, {up(100.0 * (change.share_waiting or 0.0), 2)} % of those seen"
     )
 
 
@@ -71,14 +98,15 @@ def _sentence(each: StatementAhead, outlook: Outlook) -> str:
         at = "" if each.lost_at is None else f" after {counted(each.lost_at, 'round')}"
         found = _shown(each.statement, each.spent)
         if each.statement in NOISE_STATEMENTS:
-            return f"{each.statement} is {found}, not {shown}."
-        return f"{each.statement} {shown} was lost{at}; it is {found} now."
-    found = "not ensured by a rule"
-    if each.forward is not None:
-        found = f"up to {_shown(each.statement, each.forward)}"
-        if each.statement == "min_sep":
-            found = f"down to {_shown(each.statement, each.forward)}"
-    return f"{each.statement} {shown} may become {found} by round {outlook.rounds:,}."
+            return f"The claimed {each.statement} is {shown}, not {found}"
+        return f"The claimed {each.statement} {shown} was lost{at}: it is {found} now"
+    if each.forward is None:
+        return f"No rule ensures the claimed {each.statement} of {shown}"
+    bound = "little" if each.statement == "min_sep" else "much"
+    found = _shown(each.statement, each.forward)
+    rounds = counted(outlook.rounds, "round")
+    may = f"devices may reach as {bound} as {found} in {rounds}"
+    return f"The claimed {each.statement} is {shown}, and {may}"
 
 
 def _shown(statement: str, value: float | str | None) -> str:
@@ -92,12 +120,14 @@ def _shown(statement: str, value: float | str | None) -> str:
 
 
 def outlook_tables(outlook: Outlook) -> list[Table]:
-    """Returns the three rows, the statements, the changes if the claim is in danger, and the rules
-    from now on."""
-    tables = [_rows_table(outlook), _statements_table(outlook)]
+    """Returns the three rows, the changes if the claim is in danger, the rules from now on, and the
+    statements."""
+    tables = [_rows_table(outlook)]
     if outlook.changes:
         tables.append(_changes_table(outlook))
-    return [*tables, _rules_table(outlook)]
+    if outlook.adoption is not None:
+        tables.append(_adoption_table(outlook.adoption))
+    return [*tables, _rules_table(outlook), _statements_table(outlook)]
 
 
 def _rows_table(outlook: Outlook) -> Table:
@@ -123,6 +153,7 @@ def _rows_table(outlook: Outlook) -> Table:
         "device can still reach under the rules. Claimed: the limits of the claim; its sensitivity "
         f"is the largest with which rho and epsilon hold. Delta {given(outlook.delta)}.",
         f"Forward is reached by {who}, which takes part in rounds {_listed(outlook.future)}.",
+        "--show-devices names the device." if "#" in who else "",
         details=("theorem",),
         subject=lambda row: Subject(unit="device", estimand=_kind(row)),
     )
@@ -157,7 +188,7 @@ def _statements_table(outlook: Outlook) -> Table:
         "claimed": lambda each: _shown(each.statement, each.claimed),
         "spent": lambda each: _shown(each.statement, each.spent),
         "forward": lambda each: _shown(each.statement, each.forward),
-        "state": lambda each: each.state.value,
+        "state": lambda each: each.state.value if each.is_checked else "unchecked",
         "lost after round": lambda each: _count(each.lost_at),
     }
     return Table.of("Statements of the claim", outlook.statements, cells)
@@ -168,25 +199,48 @@ def _changes_table(outlook: Outlook) -> Table:
         "change": lambda each: " + ".join(each.kinds),
         "keeps the claim": lambda each: "yes" if each.is_enough else "no",
         "what": lambda each: each.text,
-        "held %": lambda each: "-" if each.share_held is None else up(100 * each.share_held, 2),
+        "wait now": lambda each: _count(each.waits_now),
+        "wait now %": lambda each: _percent(each.share_waiting),
+        "noticed in round": lambda each: _count(each.first_noticed),
         "min-sep": lambda each: _count(each.min_sep),
         "part.": lambda each: _count(each.participations),
+        "figures are": _exactness,
+        "list %": lambda each: _percent(each.share_held),
         "sensitivity": lambda each: fine(each.sensitivity),
     }
+    least = "exact" if all(each.is_exact is not False for each in outlook.changes) else "bounds"
     return Table.of(
         "What to change from now on",
         outlook.changes,
         cells,
-        "Each is the least of its sort, and the forward guarantee was computed again under it. "
-        "Held: share of the devices that took part so far.",
-        details=("min-sep", "part.", "sensitivity"),
-        row_styles=["used" if _is_first(each, outlook) else "" for each in outlook.changes],
-        subject=Subject(unit="device", estimand="upper bounds"),
+        "The forward guarantee was computed again under each, and all statements of the claim were "
+        "judged. Wait now: devices seen so far that may not take part in the next round, though as "
+        "many rounds have passed as between any two participations so far. Noticed in round: the "
+        "first in which a device that comes as soon as devices did so far may be kept away.",
+        "Each is the least of its sort."
+        if least == "exact"
+        else "Under a bound, a smaller change may be enough.",
+        details=("list %", "sensitivity"),
+        row_styles=["used" if each is outlook.advised else "" for each in outlook.changes],
+        subject=lambda each: Subject(unit="device", estimand=_exactness(each)),
     )
 
 
-def _is_first(change: Change, outlook: Outlook) -> bool:
-    return change is next((each for each in outlook.changes if each.is_enough), None)
+def _adoption_table(lines: str) -> Table:
+    is_log = "[participation]" not in lines
+    where = "the file for --in-force" if is_log else "the scenario's table [participation]"
+    pairs = (line.split(" ", 1) for line in lines.splitlines() if " = " in line)
+    return Table.facts(f"To adopt the first change: lines of {where}", pairs)
+
+
+def _exactness(change: Change) -> str:
+    if change.is_exact is None:
+        return "-"
+    return "exact" if change.is_exact else "bound"
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else up(100.0 * share, 2)
 
 
 def _rules_table(outlook: Outlook) -> Table:
@@ -229,10 +283,10 @@ def outlook_figures(outlook: Outlook) -> list[Figure]:
 def _nights_figure(outlook: Outlook) -> Figure:
     """Returns the three rows of each night: epsilon, or rho if only that is claimed."""
     nights, claimed = outlook.nights, [each.claimed for each in outlook.nights]
+    adopted = [day for day, is_new in zip(_days(nights), _adopted(nights), strict=True) if is_new]
     is_rho = all(row.epsilon is None for row in claimed) and any(row.rho for row in claimed)
     figure = "rho" if is_rho else "epsilon"
-    first = date.fromisoformat(nights[0].night)
-    days = [(date.fromisoformat(each.night) - first).days for each in nights]
+    days = _days(nights)
     names = {"spent": "Spent", "forward": "At most by the last round", "claimed": "Claimed"}
     series = (
         Series(
@@ -249,37 +303,68 @@ def _nights_figure(outlook: Outlook) -> Figure:
         f"{figure.capitalize()} on each night",
         "Spent in the rounds released by that night; the largest that any device can reach by the "
         "planned last round, as judged that night; and the claimed limit.",
-        Axis(f"Days since {first.isoformat()}"),
+        Axis(f"Days since {nights[0].night}"),
         Axis("rho" if is_rho else f"Epsilon at delta = {given(outlook.delta)}", decimals=4),
         tuple(series),
+        tuple(Mark(float(day), "other rules in force") for day in adopted),
+        subject=Subject(setting=", then ".join(dict.fromkeys(map(_setting, nights)))),
     )
 
 
+def _days(nights: tuple[Night, ...]) -> list[int]:
+    first = date.fromisoformat(nights[0].night)
+    return [(date.fromisoformat(each.night) - first).days for each in nights]
+
+
+def _adopted(nights: tuple[Night, ...]) -> list[bool]:
+    """Returns whether each night had other rules in force than the one before."""
+    pairs = itertools.pairwise(nights)
+    return [False, *(set(before.rules) != set(after.rules) for before, after in pairs)]
+
+
 def _nights_table(nights: tuple[Night, ...]) -> Table:
+    is_new = {id(night): new for night, new in zip(nights, _adopted(nights), strict=True)}
+
     def limits(row: Row) -> str:
         return f"({shown_min_sep(row.min_sep)}, {_count(row.max_participations)})"
 
     cells = {
         "night": lambda each: each.night,
+        "state": lambda each: each.state.value,
         "rounds": lambda each: f"{each.released:,}",
         "planned": lambda each: f"{each.rounds:,}",
         "spent": lambda each: epsilon_text(each.spent.epsilon),
         "forward": lambda each: epsilon_text(each.forward.epsilon),
         "claimed": lambda each: epsilon_text(each.claimed.epsilon),
-        "state": lambda each: each.state.value,
+        "rules": lambda each: "other" if is_new[id(each)] else "",
         "(b, k) spent": lambda each: limits(each.spent),
         "(b, k) forward": lambda each: limits(each.forward),
         "trace": lambda each: each.digest[:12],
+        "figures of": _setting,
+        "claim": lambda each: f"{each.claim_file or 'claim'} ({each.claim[:12]})",
+        "rules in force": lambda each: "; ".join(each.rules) or "none",
     }
     return Table.of(
         "Every night",
         nights,
         cells,
-        f"Spent, forward and claimed are epsilon at delta {given(nights[-1].delta)}.",
-        details=("(b, k) spent", "(b, k) forward", "trace"),
+        f"Spent, forward and claimed are epsilon at delta {given(nights[-1].delta)}. Rules: other "
+        "if they differ from those of the night before.",
+        details=(
+            "(b, k) spent",
+            "(b, k) forward",
+            "trace",
+            "figures of",
+            "claim",
+            "rules in force",
+        ),
         row_styles=[STYLES[each.state] for each in nights],
-        subject=Subject(unit="device"),
+        subject=lambda each: Subject(unit="device", setting=_setting(each)),
     )
+
+
+def _setting(night: Night) -> str:
+    return night.setting or "mechanism not recorded"
 
 
 def _x(points: object) -> np.ndarray:
@@ -289,15 +374,20 @@ def _x(points: object) -> np.ndarray:
 def outlook_page(outlook: Outlook) -> str:
     """Returns the page of an outlook, with the findings on the released rounds."""
     released = replace(findings_table(outlook.audit), subject=Subject(unit="device"))
-    nights = [_nights_table(outlook.nights).under(outlook.of)] if outlook.nights else []
+    tables = outlook.tables()
+    if outlook.nights:
+        # Before the statements, which only explain the first table.
+        tables.insert(-1, _nights_table(outlook.nights).under(outlook.of))
+    claim = outlook.claim if not outlook.claim_file else f"{outlook.claim_file} ({outlook.claim})"
     return render_study(
         f"Will the claim hold after {counted(outlook.rounds, 'round')}?",
-        f"Trace {outlook.digest}, claim {outlook.claim}.",
+        f"Trace {outlook.digest}, claim {claim}.",
         outlook.figures(),
-        [*outlook.tables(), *nights, released.under(outlook.of)],
+        [*tables, released.under(outlook.of)],
         outlook.to_json(),
         outlook.audit.assumptions,
         verdict=outlook.headline,
         standing=STYLES[outlook.state],
         answer=outlook.state.value,
+        is_open=(2, len(tables) - 1),
     )

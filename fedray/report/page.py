@@ -193,6 +193,7 @@ def render_study(
     warnings: Sequence[str] = (),
     standing: str = "",
     answer: str = "",
+    is_open: tuple[int, int] = (1, 1),
 ) -> str:
     """Returns a page of figures and tables as text.
 
@@ -211,6 +212,7 @@ def render_study(
         warnings: reasons to doubt the verdict, in sentences.
         standing: style class of the verdict and tiles: `broken` is red.
         answer: a few words in large type above the verdict.
+        is_open: numbers of figures and of tables that are not folded.
     """
     of = shared_subject(each.subject for each in (*tables, *figures))
     values = {
@@ -218,6 +220,7 @@ def render_study(
         "warnings": warnings,
         "standing": standing,
         "answer": answer,
+        "is_open": is_open,
         "tiles": tiles,
         "note": note,
         "tables": [each.beyond(of) for each in tables],

@@ -1,6 +1,7 @@
 """A list and a rule that are in force count until the last planned round, unless the trace broke them."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ from fedray import import_log
 from fedray.audit.auditing import audit_trace
 from fedray.audit.claims import Claim
 from fedray.audit.live.in_force import read_in_force
-from fedray.audit.live.outlook import State, look_ahead
+from fedray.audit.live.outlook import Outlook, State, look_ahead
 from fedray.base.errors import InputError
 from fedray.mechanisms.registry import Identity
 from fedray.scenario.hold import read_hold
@@ -32,6 +33,11 @@ def log_of(folder: Path, patterns: list[list[int]], step: int = 1, ids: str = "d
     return import_log(folder / "log.csv", "d", "r", None, folder / "t", renumber=True)
 
 
+def listed(outlook: Outlook) -> Outlook:
+    """The outlook with its first list as the only change."""
+    return replace(outlook, changes=tuple(e for e in outlook.changes if e.first is not None)[:1])
+
+
 def in_force(folder: Path, number: int):
     text = (
         f'from_round = {number}\nhold = "hold.csv"\nlater = {{ round_separation = {SEPARATION} }}\n'
@@ -48,7 +54,7 @@ def test_a_log_that_continues_with_list_and_rule_is_kept(
         audit_trace(log_of(tmp_path / "a", PATTERNS, step, ids), claim=CLAIM), PLANNED
     )
     assert begun.state is State.IN_DANGER
-    begun.write_hold(tmp_path / "hold.csv")
+    listed(begun).write_hold(tmp_path / "hold.csv")
     hold = read_hold(tmp_path / "hold.csv")
     numbers = dict(zip(hold.device_ids, hold.first, strict=True))
     # Device 0 waits until round 24.
@@ -72,7 +78,7 @@ def test_a_log_that_continues_with_list_and_rule_is_kept(
 
 def test_a_list_that_the_log_broke_ensures_nothing(tmp_path: Path) -> None:
     begun = look_ahead(audit_trace(log_of(tmp_path / "a", PATTERNS), claim=CLAIM), PLANNED)
-    begun.write_hold(tmp_path / "hold.csv")
+    listed(begun).write_hold(tmp_path / "hold.csv")
     later = [[0, 4, 8, 13], *PATTERNS[1:], [10], [11], [12]]
     audit = audit_trace(log_of(tmp_path / "b", later), claim=CLAIM)
     broken = look_ahead(audit, PLANNED, in_force=in_force(tmp_path, 110))
@@ -95,7 +101,7 @@ def test_rules_of_a_simulated_trace_are_those_of_its_scenario(
         "participation.round_separation=4",
     )
     begun = look_ahead(audit_trace(trace_of(PATTERNS, 10, small(*given)), claim=CLAIM), PLANNED)
-    begun.write_hold(tmp_path / "hold.csv")
+    listed(begun).write_hold(tmp_path / "hold.csv")
     held = small(
         *given,
         f"participation.hold={tmp_path / 'hold.csv'}",
@@ -163,7 +169,7 @@ def test_a_timer_counts_by_the_times_of_each_device(tmp_path: Path) -> None:
     # Kept since round 2, and with a shorter one at all times.
     for number, hours in ((2, 6), (0, 1)):
         given = in_force_since(tmp_path, number, later=f"{{ timer_hours = {hours} }}")
-        assert f"a timer of {hours} h, in force" in look_ahead(audit, 4, 13.0, given).rules
+        assert f"a timer of {hours} h" in look_ahead(audit, 4, 13.0, given).rules
 
 
 @pytest.mark.parametrize(("hours", "is_broken"), [(15, True), (13, False)])
@@ -172,15 +178,15 @@ def test_a_list_by_time_counts_by_the_times_of_each_device(
 ) -> None:
     # Round 1 was still open at hour 15, but b took part at hour 14.
     audit = audit_of_times(tmp_path, LONG_ROUNDS, TWICE)
-    listed = f"device_id,first_time\nb,{MIDNIGHT + hours * HOUR}\n"
-    found = look_ahead(audit, 4, 13.0, in_force_since(tmp_path, 1, listed))
+    rows = f"device_id,first_time\nb,{MIDNIGHT + hours * HOUR}\n"
+    found = look_ahead(audit, 4, 13.0, in_force_since(tmp_path, 1, rows))
     assert any("1 device broke it, in 1 participation" in each for each in found.notes) is is_broken
 
 
 def test_without_times_of_devices_rules_in_hours_ensure_nothing(tmp_path: Path) -> None:
     audit = audit_trace(log_of(tmp_path / "a", PATTERNS), claim=CLAIM)
-    listed = f"device_id,first_time\nd0,{MIDNIGHT}\n"
-    given = in_force_since(tmp_path, 100, listed, "{ timer_hours = 6 }")
+    rows = f"device_id,first_time\nd0,{MIDNIGHT}\n"
+    given = in_force_since(tmp_path, 100, rows, "{ timer_hours = 6 }")
     found = look_ahead(audit, PLANNED, in_force=given)
     assert sum("cannot be checked" in each for each in found.notes) == 2
     assert not any("in force" in each for each in found.rules)
@@ -189,8 +195,8 @@ def test_without_times_of_devices_rules_in_hours_ensure_nothing(tmp_path: Path) 
 def test_a_written_list_keeps_the_times_of_the_list_in_force(tmp_path: Path) -> None:
     audit = audit_of_times(tmp_path, LONG_ROUNDS, Claim(**{**dict(TWICE), "rho": 4 / 18}))
     until = MIDNIGHT + 500 * HOUR
-    listed = f"device_id,first_time\nb,{until}\nz,{until + 1}\na,{MIDNIGHT + HOUR}\nc,\n"
-    given = in_force_since(tmp_path, 2, listed)
+    rows = f"device_id,first_time\nb,{until}\nz,{until + 1}\na,{MIDNIGHT + HOUR}\nc,\n"
+    given = in_force_since(tmp_path, 2, rows)
     # With a pace and without, a number of rounds might let b come earlier.
     for pace in (None, 13.0):
         kept = look_ahead(audit, 4, pace, given)
@@ -206,27 +212,29 @@ def test_a_written_list_keeps_the_times_of_the_list_in_force(tmp_path: Path) -> 
 
 
 def test_rounds_are_not_mixed_with_the_times_of_a_list_in_force(tmp_path: Path) -> None:
-    listed = f"device_id,first_time\nb,{MIDNIGHT + 500 * HOUR}\n"
+    rows = f"device_id,first_time\nb,{MIDNIGHT + 500 * HOUR}\n"
     audit = audit_of_times(tmp_path, LONG_ROUNDS, Claim(**{**dict(TWICE), "min_sep": 3}))
-    found = look_ahead(audit, 30, in_force=in_force_since(tmp_path, 2, listed))
+    found = look_ahead(audit, 30, in_force=in_force_since(tmp_path, 2, rows))
     added = np.full(found.waiting.first.size, 20)
-    with pytest.raises(InputError, match="has first_time, but new waits rounds; give that list"):
-        found.waiting.joined(added).write(tmp_path / "n.csv", audit.trace, audit.patterns, 30)
+    given = audit.trace, audit.patterns, 30, added
+    with pytest.raises(InputError, match="is not that of the list in force, whose devices wait by"):
+        found.waiting.hold(*given, "first_round")
+    with pytest.raises(InputError, match="whose times of participation are unknown"):
+        found.waiting.hold(*given)
     # A device that never comes back has an empty value in either.
     added[:] = 30
-    found.waiting.joined(added).write(tmp_path / "n.csv", audit.trace, audit.patterns, 30)
-    assert np.isinf(read_hold(tmp_path / "n.csv").first).all()
+    assert np.isinf(found.waiting.hold(*given).first).all()
 
 
 def test_a_list_ahead_is_written_but_does_not_count(tmp_path: Path) -> None:
     audit = audit_trace(log_of(tmp_path / "a", PATTERNS), claim=CLAIM)
     without = look_ahead(audit, PLANNED)
-    listed = "device_id,first_round\nnew,150\nd0,\nd1,120\n"
-    ahead = look_ahead(audit, PLANNED, in_force=in_force_since(tmp_path, 118, listed))
+    rows = "device_id,first_round\nnew,150\nd0,\nd1,120\n"
+    ahead = look_ahead(audit, PLANNED, in_force=in_force_since(tmp_path, 118, rows))
     assert ahead.rows == without.rows
     assert any("from round 118 do not count" in each for each in ahead.notes)
-    ahead.write_hold(tmp_path / "both.csv")
-    without.write_hold(tmp_path / "new.csv")
+    listed(ahead).write_hold(tmp_path / "both.csv")
+    listed(without).write_hold(tmp_path / "new.csv")
     both, new = (read_hold(tmp_path / name) for name in ("both.csv", "new.csv"))
     waits = dict(zip(new.device_ids, new.first, strict=True))
     for name, first in (("new", 150.0), ("d0", np.inf), ("d1", 120.0)):

@@ -1,6 +1,8 @@
 """Whether a claim will hold after the last planned round, and what keeps it."""
 
 import itertools
+from dataclasses import replace
+from datetime import date
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +12,14 @@ from fedray import MostPerPeriod, import_log
 from fedray.audit.audit import Audit
 from fedray.audit.auditing import audit_trace
 from fedray.audit.claims import Claim
+from fedray.audit.live.in_force import RulesInForce, read_in_force
 from fedray.audit.live.outlook import Outlook, State, look_ahead
+from fedray.base.errors import InputError
 from fedray.mechanisms.band_fhu import BandFHU
 from fedray.mechanisms.registry import Identity
+from fedray.report.outlook import outlook_page
 from fedray.scenario.hold import read_hold
+from fedray.scenario.participation import MostPerPeriodPolicy
 
 UNTIL_34 = ("--claim", "claim.toml", "--until", "34")
 PATTERNS = [[0, 4, 8], [1, 5], [2], [3, 7], [6], [9, 5]]
@@ -123,17 +129,23 @@ def test_a_timer_limits_rounds_to_come_only_at_a_stated_pace(run) -> None:
     assert (of(with_pace, "timer").timer_hours or 0.0) >= 1.0
 
 
-def test_a_hold_file_has_the_devices_that_wait(run, tmp_path: Path, fedray_command) -> None:
+def test_a_hold_file_is_that_of_the_change_that_costs_least(
+    run, tmp_path: Path, fedray_command
+) -> None:
     path = str(run("participation.round_separation=4").path)
     claim = tmp_path / "claim.toml"
+    hold = tmp_path / "hold.csv"
     claim.write_text('mechanism = "identity"\nnoise_multiplier = 3.0\nrho = 0.2778\n')
     options = ("audit", path, "--claim", str(claim), "--until", "34")
-    code, out, _ = fedray_command(*options, "--hold", str(tmp_path / "hold.csv"))
+    hold.write_text("device_id,first_round\n0,24\n")
+    code, out, err = fedray_command(*options, "--hold", str(hold))
     assert code == 1
-    assert "in danger" in out
-    hold = read_hold(tmp_path / "hold.csv")
-    assert hold.by == "first_round"
-    assert dict(zip(hold.device_ids, hold.first, strict=True))["0"] == 24
+    # No device has five participations yet, so the cap keeps none away from the next round.
+    said = "from round 10: at most 5 participations of a device, past ones included (no device"
+    assert said in " ".join(out.split())
+    assert "max_participations = 5" in out
+    assert "the change cap needs no list; 1 device on it before may come back" in err
+    assert not read_hold(hold).device_ids
     page = tmp_path / "page.html"
     assert fedray_command(*options[:-1], "10", "--page", str(page))[0] == 0
     assert "Will the claim hold" in page.read_text()
@@ -146,7 +158,8 @@ def test_a_claim_about_another_mechanism_is_not_exceeded_by_rounds(run) -> None:
     assert outlook.state is State.LOST
     said = outlook.headline
     assert said.startswith("The claim is lost: it is about another mechanism or other noise. ")
-    assert "mechanism is identity, not band-fhu. noise_multiplier is 3, not 4.5. " in said
+    assert "The claimed mechanism is band-fhu, not identity. " in said
+    assert "The claimed noise_multiplier is 4.5, not 3. " in said
     assert "exceed" not in said
     # With a limit that the rounds exceed, both are said.
     exceeded = look_ahead(audit_trace(trace, claim=claim.model_copy(update={"min_sep": 5})), 20)
@@ -172,6 +185,9 @@ def test_figures_of_rounds_to_come_name_mechanism_and_noise(run) -> None:
         (("--claim", "claim.toml", "--until", "34", "--slowest", "0"), "must be a positive"),
         ((*UNTIL_34, "--gauges", "fedray.txt"), "--gauges='fedray.txt' must end with .prom"),
         ((*UNTIL_34, "--hold", "hold.txt"), "--hold='hold.txt' must end with .csv or .parquet"),
+        ((*UNTIL_34, "--hold-by", "time"), "give --hold FILE too"),
+        ((*UNTIL_34, "--hold", "hold.csv", "--hold-by", "time"), "give --slowest HOURS too"),
+        ((*UNTIL_34, "--hold", "hold.csv", "--hold-by", "day"), "must be round or time"),
         ((*UNTIL_34, "--hold", "hold"), "must end with .csv or .parquet"),
         (("--claim", "frontier.toml", "--until", "34"), "is not judged for rounds to come"),
     ],
@@ -274,7 +290,7 @@ def test_states_are_those_of_all_continuations(small, trace_of, seed: int) -> No
         assert outlook.rows[1].rho == pytest.approx(forward, rel=1e-9)
 
 
-def test_a_log_with_times_is_judged_by_the_claims_rules_and_a_stated_pace(tmp_path: Path) -> None:
+def test_a_log_with_times_is_judged_by_a_timer_in_force_and_a_stated_pace(tmp_path: Path) -> None:
     """Rounds an hour apart, of which the last is in progress: a timer of 3 h is three rounds at the pace, and nothing without."""
     rows = [f"d{each},{each % 4 + 100},{1_700_000_000 + 3600 * (each % 4)}" for each in range(12)]
     (tmp_path / "log.csv").write_text("\n".join(["d,r,t", *rows]))
@@ -285,16 +301,17 @@ def test_a_log_with_times_is_judged_by_the_claims_rules_and_a_stated_pace(tmp_pa
         mechanism=Identity(), noise_multiplier=3.0, rho=4 / 18, timer_hours=3.0, rounds=12
     )
     audit = audit_trace(trace, claim=claim)
-    without = look_ahead(audit, 12)
+    given = RulesInForce(timer_hours=3.0)
+    without = look_ahead(audit, 12, in_force=given)
     assert without.state is State.IN_DANGER
     assert any("unless a slowest pace is stated" in each for each in without.notes)
     # Rounds 3, 6, 9 after round 0; a timer counts from the last time that is recorded of a round.
-    paced = look_ahead(audit, 12, slowest_hours=1.0)
+    paced = look_ahead(audit, 12, 1.0, given)
     assert paced.rows[1].min_sep == 3
     assert paced.rows[1].rho == pytest.approx(4 / 18)
     assert paced.state is State.KEPT
     # Rounds that may be two hours apart need only two between.
-    assert look_ahead(audit, 12, slowest_hours=2.0).rows[1].min_sep == 2
+    assert look_ahead(audit, 12, 2.0, given).rows[1].min_sep == 2
 
 
 @pytest.mark.parametrize("is_simulated", [True, False])
@@ -302,6 +319,7 @@ def test_a_claimed_limit_for_local_days_is_kept_by_the_rules(
     run, tmp_path: Path, is_simulated: bool
 ) -> None:
     stated = {"most_per_period": MostPerPeriod(participations=1, period="local_day")}
+    given = None
     if is_simulated:
         rule = 'participation.policies=[{kind="timer"}, {kind="most_per_period", participations=1, period="local_day"}]'
         trace = run(rule, patterns=[[each] for each in range(10)])
@@ -309,7 +327,8 @@ def test_a_claimed_limit_for_local_days_is_kept_by_the_rules(
         rows = [f"d{each},{each},{1_700_000_000 + 3600 * each}" for each in range(10)]
         (tmp_path / "log.csv").write_text("\n".join(["d,r,t", *rows]))
         trace = import_log(tmp_path / "log.csv", "d", "r", 10, tmp_path / "t", time_column="t")
-    outlook = look_ahead(audited(trace, **stated), 12, slowest_hours=1.0)
+        given = RulesInForce(policies=(MostPerPeriodPolicy(participations=1, period="local_day"),))
+    outlook = look_ahead(audited(trace, **stated), 12, 1.0, given)
     (found,) = [each for each in outlook.statements if each.statement == "most_per_period"]
     assert found.state is State.KEPT
     assert any("falls is unknown" in each for each in outlook.notes)
@@ -349,6 +368,178 @@ def test_rounds_without_a_time_at_the_end_do_not_switch_a_timer_off(tmp_path: Pa
         rounds_file=tmp_path / "rounds.csv", time_column="t",
     )  # fmt: skip
     claim = Claim(mechanism=Identity(), noise_multiplier=3.0, rho=5 / 18, timer_hours=3.0)
-    outlook = look_ahead(audit_trace(trace, claim=claim), 12, slowest_hours=1.0)
+    given = RulesInForce(timer_hours=3.0)
+    outlook = look_ahead(audit_trace(trace, claim=claim), 12, 1.0, given)
     assert outlook.rows[1].min_sep == 3
     assert any("have no times" in each for each in outlook.notes)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_late_server_that_enforces_the_named_separation_keeps_the_figures(
+    tmp_path: Path, seed: int
+) -> None:
+    """Against all patterns of devices whose timer runs by the clock, at paces of which some are slow."""
+    draws = np.random.default_rng(seed)
+    r, rounds, pace, timer = 6, 13, 4, int(draws.integers(5, 16))
+    starts = np.cumsum(draws.integers(1, pace + 1, r))
+    rows = [f"d{each},{each},{1_700_000_000 + 3600 * at}" for each, at in enumerate(starts)]
+    (tmp_path / "log.csv").write_text("\n".join(["d,r,t", *rows]))
+    trace = import_log(tmp_path / "log.csv", "d", "r", r, tmp_path / "t", time_column="t")
+    strategy = BandFHU(bands=3)
+    claim = Claim(mechanism=strategy, noise_multiplier=3.0, rho=0.1, timer_hours=float(timer))
+    given = RulesInForce(timer_hours=float(timer))
+    outlook = look_ahead(audit_trace(trace, claim=claim), rounds, float(pace), given)
+    (note,) = [each for each in outlook.notes if "starts later" in each]
+    separation = int(note.split("enforce a separation of ")[1].split()[0])
+    C = strategy.definition(rounds)
+    largest = 0.0
+    for _ in range(10):
+        gaps = draws.integers(1, 3 * pace, rounds - r)
+        times = np.concatenate([starts, starts[-1] + np.cumsum(gaps)])
+        late = r + int(np.argmax(gaps > pace)) if (gaps > pace).any() else rounds
+        for past in range(r):
+            # A device comes back whenever it may.
+            patterns = [[past]]
+            for pattern in patterns:
+                x = pattern[-1]
+                patterns += [
+                    [*pattern, y]
+                    for y in range(max(r, x + 1), rounds)
+                    if times[y] - times[x] >= timer and (y < late or y - x >= separation)
+                ]
+            largest = max(largest, *(float((C[:, p].sum(axis=1) ** 2).sum()) for p in patterns))
+    assert outlook.rows[1].sensitivity >= np.sqrt(largest) * (1 - 1e-12)
+
+
+def test_nights_of_another_noise_say_so_in_the_table_and_the_figure(run) -> None:
+    outlook = look_ahead(audited(run(), rho=20 / 18), 20)
+    tonight = outlook.night_of(date(2026, 11, 3))
+    others = [
+        replace(tonight, night="2026-11-01", setting=""),
+        replace(tonight, night="2026-11-02", setting="mechanism tree, noise multiplier 2"),
+    ]
+    found = replace(outlook, nights=(*others, tonight))
+    said = ["mechanism not recorded", "mechanism tree, noise multiplier 2", tonight.setting]
+    table = outlook_page(found).split("Every night")[1]
+    assert all(each in table for each in said)
+    (figure,) = [each for each in found.figures() if each.name == "nights"]
+    assert ", then ".join(said) in figure.caption
+
+
+def test_a_list_by_time_keeps_the_claim_at_the_stated_pace(tmp_path: Path) -> None:
+    """Rounds an hour apart: a device may not come in the round before the one of its list."""
+    rows = [
+        f"d{device},{each},{1_700_000_000 + 3600 * each + device}"
+        for device, pattern in enumerate(PATTERNS)
+        for each in pattern
+    ]
+    (tmp_path / "log.csv").write_text("\n".join(["d,r,t", *rows]))
+    trace = import_log(tmp_path / "log.csv", "d", "r", 10, tmp_path / "t", time_column="t")
+    audit = audited(trace, rho=5 / 18)
+    with pytest.raises(InputError, match="hold_by='first_time' needs the most hours"):
+        look_ahead(audit, 34, hold_by="first_time")
+    outlook = look_ahead(audit, 34, slowest_hours=1.0, hold_by="first_time")
+    outlook = replace(outlook, changes=(of(outlook, "list", "separation"),))
+    assert any("admit no device of the list until it is renewed" in each for each in outlook.notes)
+    outlook.write_hold(tmp_path / "rounds.csv", "first_round")
+    outlook.write_hold(tmp_path / "times.csv", "first_time")
+    by_round, by_time = (read_hold(tmp_path / name) for name in ("rounds.csv", "times.csv"))
+    assert by_round.device_ids == by_time.device_ids
+    for first, seconds in zip(by_round.first, by_time.first, strict=True):
+        # The last round ended 5 s after its hour, and later ones may last for 4 s too.
+        end = 1_700_000_000 + 3600 * (first - 1) + 5 + 4
+        assert seconds == end + 1 if np.isfinite(first) else np.isinf(seconds)
+    # In force, it keeps the claim with the rule that it needs.
+    text = f"from_round = 10\nlater = {{ round_separation = {outlook.changes[0].separation} }}\nhold = "
+    (tmp_path / "force.toml").write_text(f'{text}"times.csv"\n')
+    given = read_in_force(tmp_path / "force.toml")
+    assert look_ahead(audit, 34, slowest_hours=1.0, in_force=given).state is State.KEPT
+    # A list by round cannot be continued as one by time.
+    (tmp_path / "force.toml").write_text(f'{text}"rounds.csv"\n')
+    given = read_in_force(tmp_path / "force.toml")
+    ahead = look_ahead(audit, 34, slowest_hours=1.0, in_force=given)
+    with pytest.raises(InputError, match="whose devices wait by first_round"):
+        ahead.write_hold(tmp_path / "next.csv", "first_time")
+
+
+def test_a_list_that_is_refused_leaves_every_file_as_it_is(
+    tmp_path: Path, monkeypatch, fedray_command
+) -> None:
+    """The list in force has times, and rounds are asked for."""
+    monkeypatch.chdir(tmp_path)
+    rows = [f"d{each % 2},{each},{1_700_000_000 + 3600 * each}" for each in range(6)]
+    Path("log.csv").write_text("\n".join(["d,r,t", *rows]))
+    import_log(Path("log.csv"), "d", "r", 6, Path("t"), time_column="t")
+    Path("claim.toml").write_text('mechanism = "identity"\nnoise_multiplier = 3.0\nrho = 0.5\n')
+    Path("listed.csv").write_text("device_id,first_time\nd0,1800000000\n")
+    Path("force.toml").write_text('hold = "listed.csv"\nfrom_round = 6\n')
+    before = sorted(Path().iterdir())
+    options = ("--claim", "claim.toml", "--until", "34", "--page", "p.html", "--figures", "f")
+    files = ("--history", "n.jsonl", "--gauges", "g.prom", "--hold", "h.csv", "--hold-by", "round")
+    code, out, err = fedray_command("audit", "t", *options, *files, "--in-force", "force.toml")
+    assert (code, "in danger" in out) == (2, True)
+    assert "whose devices wait by first_time" in err
+    assert sorted(Path().iterdir()) == before
+
+
+def a_log(folder: Path, patterns: list[list[int]]):
+    rows = [f"d{d},{each}" for d, pattern in enumerate(patterns) for each in pattern]
+    (folder / "log.csv").write_text("\n".join(["d,r", *rows]))
+    return import_log(folder / "log.csv", "d", "r", None, folder / "t", renumber=True)
+
+
+def test_an_announced_limit_of_a_log_is_no_rule_until_it_is_in_force(tmp_path: Path) -> None:
+    trace = a_log(tmp_path, PATTERNS)
+    audit = audited(trace, rho=4 / 18, min_sep=4, max_participations=4)
+    outlook = look_ahead(audit, 34)
+    assert outlook.state is State.IN_DANGER
+    assert outlook.headline.startswith(
+        "The claim is in danger: nothing says that a rule is in force. Kept if the server enforces, "
+        "from round 10: at most 4 participations of a device, past ones included; a separation of 4 "
+        "rounds (no device must wait now)."
+    )
+    assert outlook.rows[1].max_participations == 3 + 24
+    (change,) = outlook.changes
+    assert (change.kinds, change.waits_now) == (("claimed limits",), 0)
+    # Device 0 came in rounds 0, 4 and 8, and may come once more, in round 12, and not in 16.
+    assert change.first_noticed == 16
+    (tmp_path / "force.toml").write_text(outlook.adoption or "")
+    kept = look_ahead(audit, 34, in_force=read_in_force(tmp_path / "force.toml"))
+    assert kept.state is State.KEPT
+    assert "if the server enforces a separation of 4 rounds and at most 4" in kept.headline
+    # A rule of all rounds is the same, and one that the log broke is none.
+    given = RulesInForce(round_separation=4, max_participations=4)
+    assert look_ahead(audit, 34, in_force=given).state is State.KEPT
+    broken = look_ahead(audit, 34, in_force=RulesInForce(round_separation=5))
+    assert any("broke a separation of 5 rounds" in each for each in broken.notes)
+    assert not broken.rules
+
+
+def test_a_change_counts_only_if_it_keeps_every_statement(tmp_path: Path) -> None:
+    trace = a_log(tmp_path, PATTERNS)
+    # The claimed limits allow 3 + 6 participations, and rho five.
+    outlook = look_ahead(audited(trace, rho=5 / 18, min_sep=4), 34)
+    offers = {each.kinds: each for each in outlook.changes}
+    assert offers["claimed limits",].breaks == ("rho",)
+    helping = [each for each in outlook.changes if each.is_enough]
+    assert all((each.min_sep or 0) >= 4 and each.separation is not None for each in helping)
+    assert all("separation of" in each.text for each in helping)
+    # Those that let all devices come now are first, and stopping and noise are last.
+    shares = [each.share_waiting for each in helping if each.share_waiting is not None]
+    assert shares == sorted(shares)
+    assert [each.kinds for each in helping[-2:]] == [("last round",), ("noise",)]
+    assert outlook.advised is outlook.changes[0]
+    # A device without a participation cannot be on a list.
+    assert offers["cap",].waits_now == 0
+
+
+def test_statements_that_a_log_does_not_show_are_not_said_to_be_kept(tmp_path: Path) -> None:
+    trace = a_log(tmp_path, PATTERNS)
+    outlook = look_ahead(audited(trace, min_sep=4), 34)
+    tables = {each.title: each for each in outlook.tables()}
+    rows = {row[0]: row[4] for row in tables["Statements of the claim"].rows}
+    assert rows == {
+        "mechanism": "unchecked",
+        "noise_multiplier": "unchecked",
+        "min_sep": "in danger",
+    }

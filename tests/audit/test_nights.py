@@ -5,12 +5,13 @@ import re
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from fedray.audit.live.nights import record_night
+from fedray.audit.live.nights import History, history_with
 from fedray.audit.live.outlook import Night, Row, State
 from fedray.base.errors import InputError
 from fedray.runtime.gauges import CLAIM, OF_A_CLAIM, exposition
@@ -30,7 +31,7 @@ rho = 0.2222222222222223
 """Four participations: as many as 48 rounds allow if 11.9 hours are 12 rounds."""
 LINE = re.compile(
     r"# HELP (?P<help>[a-z_:][\w:]*) [^\n]+\n# TYPE (?P<type>[a-z_:][\w:]*) gauge\n"
-    r'(?P<name>[a-z_:][\w:]*)\{trace="(?P<trace>(?:[^"\\\n]|\\[\\"n])*)"\} (?P<value>-?[\d.]+(?:e[+-]?\d+)?)\n'
+    r'(?P<name>[a-z_:][\w:]*)\{trace="(?P<trace>(?:[^"\\\n]|\\[\\"n])*)",claim="claim.toml"\} (?P<value>-?[\d.]+(?:e[+-]?\d+)?)\n'
 )
 """A gauge in the text format of Prometheus, which allows more."""
 
@@ -80,6 +81,7 @@ def test_three_nights_of_the_documented_line_see_a_claim_endangered_and_lost(
     """As `ray job submit` passes the line on: joined by subprocess.list2cmdline, for a shell."""
     monkeypatch.chdir(tmp_path)
     Path("claim.toml").write_text(CLAIM_FILE)
+    Path("in-force.toml").write_text("timer_hours = 11.9\n")
     write_day(Path("log"), 1)
     columns = ("--column", "device=device", "--column", "round=round", "--column", "time=at")
     first = ("import", "log", "--append", "live", *columns, "--rounds", "logged")
@@ -121,18 +123,28 @@ def night(
     return Night(day, "d" * 64, "c" * 64, state, released, 100, delta, spent, forward, claimed)
 
 
-def test_the_same_night_twice_has_one_line_and_others_keep_theirs(tmp_path: Path) -> None:
+def recorded(file: Path, added: Night) -> History:
+    history = history_with(file, added)
+    history.write(file)
+    return history
+
+
+def test_the_same_night_twice_has_one_line_unless_state_or_rules_differ(tmp_path: Path) -> None:
     file = tmp_path / "nights.jsonl"
-    record_night(file, night("2026-11-02", 20))
+    recorded(file, night("2026-11-02", 20))
     # A key of a later release, and another order of the nights.
     with file.open("a") as stream:
         stream.write(json.dumps({**night("2026-11-01").to_json(), "more": 1}) + "\n")
-    record_night(file, night("2026-11-02", 21))
-    nights = record_night(file, night("2026-11-02", 22, state=State.LOST))
-    assert nights == (night(), night("2026-11-02", 22, state=State.LOST))
+    recorded(file, night("2026-11-02", 21))
+    # Another state or other rules have a line of their own.
+    lost = night("2026-11-02", 22, state=State.LOST)
+    ruled = replace(lost, rules=("at most 10 participations of a device",))
+    recorded(file, lost)
+    nights = recorded(file, ruled).nights
+    assert nights == (night(), night("2026-11-02", 21), lost, ruled)
     lines = file.read_text().splitlines()
     assert json.loads(lines[0])["more"] == 1
-    assert [json.loads(each)["released"] for each in lines] == [10, 22]
+    assert [json.loads(each)["released"] for each in lines] == [10, 21, 22, 22]
 
 
 @pytest.mark.parametrize(
@@ -151,7 +163,7 @@ def test_a_history_that_is_damaged_or_of_another_deployment_stays_as_it_is(
     file = tmp_path / "nights.jsonl"
     file.write_text(json.dumps(content))
     with pytest.raises(InputError, match=re.escape(said)):
-        record_night(file, night())
+        history_with(file, night())
     assert json.loads(file.read_text()) == content
 
 

@@ -1,6 +1,6 @@
 """Benchmarks of import and audit of large logs, of the forward guarantee, and of sweeps of 200 cells.
 
-    python tests/benchmarks/bench_audit.py [import] [append] [forward] [sweep] [simulated] [--devices 10000000] [--rows 100000000] [--cells 200] [--against TREE]
+    python tests/benchmarks/bench_audit.py [import] [append] [forward] [until] [sweep] [simulated] [--devices 10000000] [--rows 100000000] [--kind csv] [--cells 200] [--against TREE]
 
 The log's devices are hashed 64-bit numbers in no order, five participations each; its round numbers have gaps. Each step runs in a process of its own; its peak
 memory is that process's. With `--against`, a checkout of another commit, imports and audits of both alternate, and medians and ratios are printed. Cells of a sweep are assumed outcomes, or simulated; `--cells 24` is a quick look at the share of the CPU time inside them.
@@ -19,11 +19,18 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 
 from fedray.base.source import ROOT
 from fedray.scenario import Scenario
 
+UNTIL = (
+    '{ kind = "band-fhu", bands = 32 }',
+    '{ kind = "tree" }',
+    '{ kind = "blt", theta = [0.9953348970002772, 0.8122920858683399], omega = [0.12828660029532482, 0.32904048602262866] }',
+)
+"""Mechanisms of a claim in danger."""
 ROUNDS, EACH, BATCH, PAIRS = 3000, 5, 1 << 20, 3
 QUICKSTART = Scenario.from_toml(ROOT / "scenarios" / "quickstart.toml")
 CELL = ("rounds.count=200", "training.enabled=false")
@@ -70,7 +77,7 @@ print(json.dumps({"result": [found.run["rows"], found.run["devices"]], "seconds"
 """
 APPEND = """
 import json, os, shutil, sys, time
-folder, tree = sys.argv[1:]
+folder, tree, kind = sys.argv[1:]
 sys.path.insert(0, tree)
 import fedray.imports.appended as appended
 from fedray.imports.log import Log
@@ -92,9 +99,9 @@ def seconds(trace):
     return {"rows": found.run["rows"], "parsing": of_parsing[0], "other": cpu - of_parsing[0], "wall": wall}
 
 os.mkdir(f"{folder}/log")
-os.rename(f"{folder}/old.parquet", f"{folder}/log/1.parquet")
+os.rename(f"{folder}/old.{kind}", f"{folder}/log/1.{kind}")
 seconds(f"{folder}/steps")
-os.rename(f"{folder}/new.parquet", f"{folder}/log/2.parquet")
+os.rename(f"{folder}/new.{kind}", f"{folder}/log/2.{kind}")
 kept = sum(each.stat().st_size for each in os.scandir(f"{folder}/steps/rows"))
 print(json.dumps({"append": seconds(f"{folder}/steps"), "whole": seconds(f"{folder}/whole"), "kept": kept}))
 """
@@ -120,9 +127,26 @@ seconds, usage = time.perf_counter() - start, resource.getrusage(resource.RUSAGE
 print(json.dumps({"result": [audit.min_sep, audit.mechanisms[0].rho], "seconds": seconds,
                   "cpu": usage.ru_utime + usage.ru_stime, "peak": usage.ru_maxrss / 1024}))
 """
-FORWARD = """
+PARTICIPATIONS = """
 import json, resource, sys, time
 import numpy as np
+
+def participations(devices, released, gap):
+    # A device has up to nine rounds, at least a gap apart.
+    rng = np.random.default_rng(0)
+    counts = rng.integers(1, 10, devices)
+    starts = np.cumsum(counts) - counts
+    of_all = np.empty(counts.sum(), np.uint32)
+    for count in range(1, 10):
+        chosen = np.flatnonzero(counts == count)
+        free = np.sort(rng.integers(0, released - gap * (count - 1), (chosen.size, count), dtype=np.int32), axis=1)
+        for i in range(count):
+            of_all[starts[chosen] + i] = free[:, i] + gap * i
+    return counts, of_all
+"""
+FORWARD = (
+    PARTICIPATIONS
+    + """
 from fedray.audit.forward import forward_sensitivity
 from fedray.audit.participation import Patterns
 from fedray.mechanisms.continuation import Future
@@ -130,16 +154,8 @@ from fedray.mechanisms.registry import BLT, BandFHU, Banded, Identity, Toeplitz,
 from fedray.mechanisms.triangular import lower_factor
 
 devices, rules, kind = int(sys.argv[1]), sys.argv[2], sys.argv[3]
-rng, rounds, released, gap = np.random.default_rng(0), 2000, 1000, 90
-# A device has up to nine rounds, at least a gap apart.
-counts = rng.integers(1, 10, devices)
-starts = np.cumsum(counts) - counts
-of_all = np.empty(counts.sum(), np.uint32)
-for count in range(1, 10):
-    chosen = np.flatnonzero(counts == count)
-    free = np.sort(rng.integers(0, released - gap * count, (chosen.size, count), dtype=np.int32), axis=1)
-    for i in range(count):
-        of_all[starts[chosen] + i] = free[:, i] + gap * i
+rounds, released, gap = 2000, 1000, 90
+counts, of_all = participations(devices, released, gap)
 patterns = Patterns(released, np.arange(devices, dtype=np.uint64), counts, of_all)
 # A quarter hour per round by day, and half an hour by night.
 paces = np.where(np.arange(rounds) % 72 < 48, 900.0, 1800.0)
@@ -166,6 +182,50 @@ found = forward_sensitivity(strategy, patterns, future)
 seconds, usage = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF)
 print(json.dumps({"value": found.value, "is_exact": found.is_exact, "theorem": found.theorem, "reached": found.reached,
                   "seconds": seconds, "peak": usage.ru_maxrss / 1024, "before": before, "rows": int(counts.sum())}))
+"""
+)
+UNTIL_TRACE = (
+    PARTICIPATIONS
+    + """
+import pyarrow as pa
+import pyarrow.parquet as pq
+from fedray.imports.importer import import_log
+
+devices, folder = int(sys.argv[1]), sys.argv[2]
+counts, of_all = participations(devices, 1000, 90)
+ids = (np.arange(devices, dtype=np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+with pq.ParquetWriter(f"{folder}/log.parquet", pa.schema([("device", pa.uint64()), ("round", pa.int32()), ("time", pa.timestamp("ms", "UTC"))])) as writer:
+    ends = np.cumsum(counts)
+    for start in range(0, devices, 1 << 20):
+        stop = min(start + (1 << 20), devices)
+        rows = slice(int(ends[start] - counts[start]), int(ends[stop - 1]))
+        rounds = of_all[rows].astype(np.int64)
+        # A round is open for five minutes, and the next one starts after a quarter hour.
+        times = 1_767_225_600_000 + 900_000 * rounds + np.random.default_rng(start).integers(0, 300_000, rounds.size)
+        columns = [pa.array(np.repeat(ids[start:stop], counts[start:stop])), pa.array(rounds.astype(np.int32)), pa.array(times).cast(pa.timestamp("ms", "UTC"))]
+        writer.write_table(pa.table(columns, schema=writer.schema))
+import_log(f"{folder}/log.parquet", "device", "round", 1000, f"{folder}/trace", time_column="time")
+print(json.dumps({"rows": int(counts.sum())}))
+"""
+)
+UNTIL_CLAIM = """
+import json, sys
+from pathlib import Path
+from fedray import audit_trace
+from fedray.audit.claims import read_claim
+from fedray.audit.live.outlook import look_ahead
+
+folder, text = sys.argv[1:]
+file = Path(folder, "claim.toml")
+file.write_text(f"noise_multiplier = 7.0\\n{text}\\n")
+spent = []
+for rules in (text, f"{text}\\nmax_participations = 9"):
+    file.write_text(f"noise_multiplier = 7.0\\n{rules}\\n")
+    spent.append(look_ahead(audit_trace(f"{folder}/trace", claim=read_claim(file)), 2000, 0.25).rows[1].rho)
+# In danger, and above what the past costs.
+rho = 0.5 * sum(spent)
+file.write_text(f"noise_multiplier = 7.0\\n{text}\\nrho = {rho}\\n")
+print(json.dumps({"rho": rho, "spent": spent}))
 """
 SWEEP = """
 import contextlib, json, os, sys, threading, time
@@ -252,14 +312,27 @@ def bench_import(rows: int, against: Path | None) -> None:
         )
 
 
-def bench_append(rows: int) -> None:
+def as_csv(log: Path) -> None:
+    """Puts a CSV file in the place of a Parquet one."""
+    with pq.ParquetFile(log) as file:
+        schema = file.schema_arrow
+        with pyarrow.csv.CSVWriter(log.with_suffix(".csv"), schema) as writer:
+            for batch in file.iter_batches(BATCH):
+                writer.write_batch(batch)
+    log.unlink()
+
+
+def bench_append(rows: int, kind: str) -> None:
     """A hundredth of the rows, appended to the others, and one import of all of them."""
     with tempfile.TemporaryDirectory() as folder:
-        write_log(Path(folder, "old.parquet"), rows)
-        write_log(Path(folder, "new.parquet"), rows // 100)
-        found = own_process(APPEND, folder, str(ROOT))
+        for name, count in (("old", rows), ("new", rows // 100)):
+            log = Path(folder, f"{name}.parquet")
+            write_log(log, count)
+            if kind == "csv":
+                as_csv(log)
+        found = own_process(APPEND, folder, str(ROOT), kind)
         print(
-            f"{rows // 100:,} rows onto {rows:,}, of which {found['kept'] / rows:.1f} bytes per row are kept",
+            f"{kind}: {rows // 100:,} rows onto {rows:,}, of which {found['kept'] / rows:.1f} bytes per row are kept",
             flush=True,
         )
         for name in ("append", "whole"):
@@ -315,6 +388,35 @@ def bench_forward(devices: int) -> None:
             )
 
 
+def bench_until(devices: int) -> None:
+    """A claim in danger half way through 2,000 planned rounds: `fedray audit --until --hold`."""
+    with tempfile.TemporaryDirectory() as folder:
+        rows = own_process(UNTIL_TRACE, str(devices), folder)["rows"]
+        for rule in ("timer_hours = 22.0", "min_sep = 90"):
+            for mechanism in UNTIL:
+                own_process(UNTIL_CLAIM, folder, f"mechanism = {mechanism}\n{rule}")
+                start = time.perf_counter()
+                command = ["audit", "trace", "--claim", "claim.toml", "--until", "2000", "--json"]
+                command += ["--slowest", "0.25", "--hold", "hold.csv"]
+                done = subprocess.Popen(
+                    [sys.executable, "-m", "fedray", *command], cwd=folder, stdout=subprocess.PIPE
+                )
+                assert done.stdout is not None
+                found = json.loads(done.stdout.read())
+                _, status, usage = os.wait4(done.pid, 0)
+                assert os.waitstatus_to_exitcode(status) == 1, status
+                helping = [
+                    " + ".join(each["kinds"]) for each in found["changes"] if each["is_enough"]
+                ]
+                held = [each["held"] for each in found["changes"] if "held" in each]
+                print(
+                    f"until, {rule}, {mechanism}: {time.perf_counter() - start:.0f} s, CPU {usage.ru_utime + usage.ru_stime:.0f} s, "
+                    f"peak {usage.ru_maxrss / 1024:.0f} MiB for {devices:,} devices with {rows:,} participations; "
+                    f"{found['state']}; {', '.join(helping)}; held {held}",
+                    flush=True,
+                )
+
+
 def bench_sweep(cells: int) -> None:
     """Cells of n = 2000 with designs from the cache; the cells themselves are not taken from it."""
     gaps = np.unique(np.linspace(100, 999, cells // 2).astype(int)).tolist()
@@ -366,6 +468,7 @@ BENCHMARKS = {
     "import": bench_import,
     "append": bench_append,
     "forward": bench_forward,
+    "until": bench_until,
     "sweep": bench_sweep,
     "simulated": bench_simulated,
 }
@@ -378,14 +481,18 @@ def main() -> None:
     parser.add_argument("--devices", type=int, default=10_000_000)
     parser.add_argument("--cells", type=int, default=200)
     parser.add_argument(
+        "--kind", choices=("parquet", "csv"), default="parquet", help="log to append to"
+    )
+    parser.add_argument(
         "--against", type=Path, help="checkout of another commit, run in turns with this one"
     )
     arguments = parser.parse_args()
     for name in arguments.names or BENCHMARKS:
         options = {
             "import": (arguments.rows, arguments.against),
-            "append": (arguments.rows,),
+            "append": (arguments.rows, arguments.kind),
             "forward": (arguments.devices,),
+            "until": (arguments.devices,),
         }.get(name, (arguments.cells,))
         BENCHMARKS[name](*options)
 

@@ -1,35 +1,44 @@
-"""Rules that began after the first round: a list of devices that must wait, and rules beside it. A
-simulated trace has them in its scenario (`participation.hold` and `later`), a log in a file of the
-same words. A list or a rule that the trace broke since it began ensures nothing, and so does one
-that the trace cannot show to be kept.
+"""Rules that a server enforces: from the first round on, or from a later one, with a list of
+devices that must wait. A simulated trace has them in its scenario (`participation`), a log in a
+file of the same words. A list or a rule that the trace broke since it began ensures nothing, and so
+does one that the trace cannot show to be kept.
 
-    from_round = 60                     # in the log's numbers
+    timer_hours = 24                    # since the first round, as are the next three
+    round_separation = 24
+    max_participations = 10
+    policies = [{ kind = "most_per_period", participations = 1, hours = 24 }]
+    from_round = 60                     # first round of the next two, in the log's numbers
     hold = "hold.csv"                   # relative to this file
-    later = { round_separation = 24 }
+    later = { round_separation = 30 }
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field, model_validator
 
+from fedray.audit.findings import Verdict
 from fedray.audit.guarantees import round_times
+from fedray.audit.live.changes import Change
 from fedray.audit.live.round_numbers import RoundNumbers
 from fedray.audit.live.rules_ahead import RulesAhead
 from fedray.audit.participation import Patterns
 from fedray.audit.rules import cap_name, separation_name
+from fedray.audit.statements.most_per_period import MostPerPeriod, MostPerPeriodStatement
+from fedray.audit.statements.statement import Subject
 from fedray.audit.waits import are_known, is_too_short, times_of, waits_between
 from fedray.base.arrays import Float64Array, Int64Array
 from fedray.base.errors import InputError
 from fedray.base.rounding import counted
 from fedray.base.table import Table, read_table_file
 from fedray.scenario import Scenario
-from fedray.scenario.hold import LAST_ROUND, Hold, read_hold, write_hold
-from fedray.scenario.participation import LaterRules
+from fedray.scenario.hold import LAST_ROUND, By, Hold, read_hold
+from fedray.scenario.participation import LaterRules, MostPerPeriodPolicy
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
 
@@ -38,20 +47,37 @@ NEVER = float(LAST_ROUND)
 
 
 class RulesInForce(Table):
-    """Rules that a server has enforced since a round of a log."""
+    """Rules that a server enforces on a log, by the keys of a scenario's table `participation`."""
 
-    from_round: Annotated[int, Field(ge=-(2**62), lt=2**62)]
-    """Number of the first round to which they apply, as the log has it."""
+    timer_hours: Annotated[float, Field(gt=0, le=87_840)] | None = None
+    """Hours from one participation of a device to the next, in all rounds of the log."""
+    round_separation: Annotated[int, Field(ge=1, lt=2**31)] | None = None
+    """Least difference between the numbers of two rounds of a device, in all rounds."""
+    max_participations: Annotated[int, Field(ge=1, lt=2**31)] | None = None
+    """Largest number of participations of a device, in all rounds."""
+    policies: Annotated[tuple[MostPerPeriodPolicy, ...], Field(strict=False)] = ()
+    """Limits on the participations within a period, in all rounds."""
+    from_round: Annotated[int, Field(ge=-(2**62), lt=2**62)] | None = None
+    """Number of the first round to which `hold` and `later` apply, as the log has it. Default: the
+    first."""
     hold: str | None = None
     """Hold file of devices that must wait, named as in the log."""
     later: LaterRules | None = None
-    """Rules beside those of the claim."""
+    """Rules besides the others."""
 
     @model_validator(mode="after")
     def _has_a_rule(self) -> Self:
-        if self.hold is None and self.later is None:
-            raise ValueError("neither hold nor later is given; add one")
+        if not (self.hold or self.later or self.policies or self.whole):
+            raise ValueError("no rule is given; add round_separation, max_participations or others")
+        if self.from_round is not None and not (self.hold or self.later):
+            raise ValueError("from_round is the first round of hold and later; add one of them")
         return self
+
+    @property
+    def whole(self) -> LaterRules | None:
+        """Rules of all rounds; None without one."""
+        given = {key: getattr(self, key) for key in LaterRules.model_fields}
+        return LaterRules(**given) if any(each is not None for each in given.values()) else None
 
 
 def read_in_force(path: Path) -> RulesInForce:
@@ -64,7 +90,7 @@ def read_in_force(path: Path) -> RulesInForce:
 
 @dataclass(frozen=True, eq=False)
 class Waiting:
-    """Devices of a list in force, and devices that a change adds."""
+    """Devices of a list in force."""
 
     first: Int64Array
     """First round of each device of the trace, [P]; 0 if no list that counts names it."""
@@ -72,8 +98,6 @@ class Waiting:
     """Number of devices of the list that have not taken part yet."""
     listed: Hold | None = None
     """The list as it was given, also if it does not count; None without."""
-    added: Int64Array | None = None
-    """First rounds that a change asks for, [P]; None without."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -81,52 +105,81 @@ class Waiting:
         held = int((self.first > 0).sum()) + self.unseen
         return (f"a list of {counted(held, 'device')} that must wait, in force",) if held else ()
 
-    def joined(self, first: Int64Array | None) -> "Waiting":
-        """Returns the list with the waits of a change [P] beside it; None adds none."""
-        return replace(self, added=first)
-
-    def write(self, file: Path, trace: Trace | ImportedTrace, patterns: Patterns, end: int) -> int:
-        """Writes the devices that still wait. None may take part earlier than the list in force
+    def hold(
+        self,
+        trace: Trace | ImportedTrace,
+        patterns: Patterns,
+        rounds: int,
+        added: Int64Array | None,
+        by: By | None = None,
+        latest: Float64Array | None = None,
+    ) -> Hold:
+        """Returns the devices that still wait. None may take part earlier than the list in force
         says, whether or not that list counts.
 
         Args:
-            file: the hold file.
-            trace: the trace, whose names of devices and numbers of rounds the file has.
+            trace: the trace, whose names of devices and numbers of rounds or times the list has.
             patterns: devices of the trace, [P].
-            end: planned number of rounds; a device that waits as long never comes back.
-
-        Returns:
-            Number of devices.
+            rounds: planned number of rounds; a device that waits as long never comes back.
+            added: first rounds that a change asks for, [P]; None without.
+            by: meaning of its values; None for that of the list in force, or rounds without one.
+            latest: latest time of a participation in each round at the stated pace, [R seconds];
+                None if unknown.
 
         Raises:
-            InputError: numbers of rounds to come are unknown or too large, the list in force has
-                times and the change rounds, or the file cannot be written.
+            InputError: numbers or times of rounds to come are unknown or too large, or the list in
+                force has others.
         """
-        listed = self.listed or Hold((), np.empty(0), "first_round")
-        added = np.zeros_like(self.first) if self.added is None else self.added
-        places = np.flatnonzero(added > np.maximum(self.first, trace.committed_rounds))
-        first = added[places]
-        numbers = np.full(first.size, np.inf)
-        is_back = first < end
-        if is_back.any():
-            if listed.by == "first_time":
-                rule = "cannot be written: the list in force has first_time, but new waits rounds"
-                raise InputError.of("hold", str(file), rule, "give that list by first_round")
-            numbers[is_back] = RoundNumbers(trace).of(first[is_back])
-            # Such a number, if of a log, cannot be written as one of a hold file.
-            if numbers[is_back].max() >= NEVER or numbers[is_back].min() < 0:
-                rule = f"must have round numbers from 0 to {LAST_ROUND - 1}"
-                raise InputError.of("hold", str(file), rule, "import the log with smaller ones")
+        listed = self.listed or Hold((), np.empty(0), by or "first_round")
         is_open = listed.first > _next(trace, listed)
         waits = {
             str(listed.device_ids[place]): float(listed.first[place])
             for place in np.flatnonzero(is_open).tolist()
         }
+        by = by or listed.by
+        if by != listed.by and np.isfinite(list(waits.values())).any():
+            rule = f"is not that of the list in force, whose devices wait by {listed.by}"
+            raise InputError.of("hold_by", by, rule, "leave it out, or give that list by the other")
+        added = np.zeros_like(self.first) if added is None else added
+        places = np.flatnonzero(added > np.maximum(self.first, trace.committed_rounds))
+        first = np.full(places.size, np.inf)
+        is_back = added[places] < rounds
+        if is_back.any():
+            of = _numbers if by == "first_round" else _times
+            first[is_back] = of(trace, added[places][is_back], latest)
         names = _names(trace, patterns.device_ids[places]).to_pylist()
-        for name, number in zip(names, numbers.tolist(), strict=True):
+        for name, number in zip(names, first.tolist(), strict=True):
             waits[name] = max(number, waits.get(name, 0.0))
-        write_hold(file, Hold(list(waits), np.array(list(waits.values())), listed.by))
-        return len(waits)
+        return Hold(list(waits), np.array(list(waits.values())), by)
+
+
+def _numbers(
+    trace: Trace | ImportedTrace, rounds: Int64Array, latest: Float64Array | None
+) -> Float64Array:
+    """Returns the log's numbers of rounds to come [H]. Raises InputError."""
+    del latest
+    numbers = RoundNumbers(trace).of(rounds)
+    # Such a number, if of a log, cannot be written as one of a hold file.
+    if numbers.max() >= NEVER or numbers.min() < 0:
+        raise InputError(
+            f"hold: a list has round numbers from 0 to {LAST_ROUND - 1}, and the log's are not; "
+            "import the log with such ones"
+        )
+    return numbers.astype(np.float64)
+
+
+def _times(
+    trace: Trace | ImportedTrace, rounds: Int64Array, latest: Float64Array | None
+) -> Float64Array:
+    """Returns times before which no round to come [H] begins at the stated pace, though the one
+    before it may last until then. Raises InputError."""
+    if latest is None or not are_known(trace):
+        raise InputError(
+            "hold_by='first_time' has devices whose times of participation are unknown, so no "
+            "audit could check it; import times, or leave it out"
+        )
+    ends = np.maximum.accumulate(latest)[rounds - 1]
+    return np.floor(ends + _origin(trace)) + 1.0
 
 
 def _next(trace: Trace | ImportedTrace, hold: Hold) -> float:
@@ -146,6 +199,30 @@ def _origin(trace: Trace | ImportedTrace) -> float:
     """Returns the time 0 of a trace as a list has it: seconds since 1970 for a log."""
     times = trace.run["times"] if isinstance(trace, ImportedTrace) else None
     return 0.0 if times is None else times["origin"]
+
+
+def _toml(rules: LaterRules) -> list[str]:
+    given = ((key, getattr(rules, key)) for key in LaterRules.model_fields)
+    return [f"{key} = {value}" for key, value in given if value is not None]
+
+
+def _period(most: int, hours: float | None) -> str:
+    length = 'period = "local_day"' if hours is None else f"hours = {hours}"
+    return f'{{ kind = "most_per_period", participations = {most}, {length} }}'
+
+
+def _stricter(rules: LaterRules, others: LaterRules) -> LaterRules:
+    """Returns the stricter one of each of two rules."""
+
+    def of(choose: Callable[..., Any], key: str) -> Any:
+        both = (getattr(rules, key), getattr(others, key))
+        return choose((each for each in both if each is not None), default=None)
+
+    return LaterRules(
+        timer_hours=of(max, "timer_hours"),
+        round_separation=of(max, "round_separation"),
+        max_participations=of(min, "max_participations"),
+    )
 
 
 def _names(trace: Trace | ImportedTrace, device_ids: np.ndarray) -> pa.Array:
@@ -183,6 +260,7 @@ class InForce:
         self._listed: Hold | None = None
         self._later: LaterRules | None = None
         self._begins: int | None = 0
+        self._given, self._is_log = given, scenario is None
         self.notes: list[str] = []
         """Remarks on rules that do not count."""
         if scenario is not None:
@@ -192,7 +270,8 @@ class InForce:
                 )
             self._of_scenario(scenario)
         elif given is not None:
-            self._begins = RoundNumbers(trace, "in_force").begins(given.from_round)
+            if given.from_round is not None:
+                self._begins = RoundNumbers(trace, "in_force").begins(given.from_round)
             self._later = given.later
             self._hold = self._listed = None if given.hold is None else _list_of(given.hold)
         number = None if given is None else given.from_round
@@ -210,6 +289,7 @@ class InForce:
 
     def _of_scenario(self, scenario: Scenario) -> None:
         given = scenario.participation
+        self._later = given.later
         if given.hold is None:
             return
         held = given.hold.devices
@@ -232,16 +312,30 @@ class InForce:
         return self._hold is not None and self._hold.by == "first_time"
 
     def besides(self, rules: RulesAhead) -> RulesAhead:
-        """Returns the rules of a claim with those in force beside them."""
-        later = self._later
-        if later is None or self._begins is None:
+        """Returns rules with those of a log that are in force beside them."""
+        if self._given is None:
             return rules
-        for name, value, is_broken in self._kept(later, self._begins):
-            if is_broken:
-                self.notes.append(f"The log broke {name}, which is in force, so it does not count")
+        for given, begins in ((self._given.whole, 0), (self._later, self._begins)):
+            if given is None or begins is None:
                 continue
-            rules = rules.stricter(*value)
-            rules = replace(rules, names=(*rules.names, f"{name}, in force"))
+            for name, value, is_broken in self._kept(given, begins):
+                if is_broken:
+                    self.notes.append(f"The log broke {name}, which is in force: it does not count")
+                    continue
+                rules = rules.stricter(*value)
+                rules = replace(rules, names=(*rules.names, name))
+        for policy in self._given.policies:
+            period = MostPerPeriod(
+                participations=policy.participations, hours=policy.hours, period=policy.period
+            )
+            subject = Subject(self._trace, self._patterns, str)
+            verdict = MostPerPeriodStatement().check(period, subject).verdict
+            name = f"at most {period.text}"
+            if verdict is not Verdict.HOLDS:
+                shown = "broke" if verdict is Verdict.BROKEN else "cannot show"
+                self.notes.append(f"The log {shown} {name}, which is in force: it does not count")
+                continue
+            rules = replace(rules.within(period), names=(*rules.names, name))
         return rules
 
     def _kept(
@@ -280,6 +374,40 @@ class InForce:
             )
             found.append((name, (1, None, 3600.0 * later.timer_hours), is_broken))
         return found
+
+    def adoption(self, changes: Sequence[Change], first: int | None) -> str | None:
+        """Returns lines of TOML that put the first of some changes in force, with the rules that
+        are; None if it has neither rules nor a list.
+
+        Args:
+            changes: the changes.
+            first: number of the next round; None if unknown.
+        """
+        if not changes or first is None or not changes[0].is_enough:
+            return None
+        change = changes[0]
+        added = LaterRules(
+            timer_hours=change.timer_hours,
+            round_separation=change.separation,
+            max_participations=change.max_participations,
+        )
+        if added == LaterRules() and change.first is None and change.most_per_period is None:
+            return None
+        lines = [] if self._given is not None or self._is_log else ["[participation]"]
+        whole = None if self._given is None else self._given.whole
+        lines += [] if whole is None else _toml(whole)
+        policies = () if self._given is None else self._given.policies
+        periods = [(each.participations, each.hours) for each in policies]
+        if change.most_per_period is not None:
+            periods.append((change.most_per_period.participations, change.most_per_period.hours))
+        if periods:
+            lines.append(f"policies = [{', '.join(_period(*each) for each in periods)}]")
+        later = _toml(_stricter(self._later or LaterRules(), added))
+        has_list = change.first is not None or self._listed is not None
+        lines += [f"from_round = {first}"] if later or has_list else []
+        lines += ['hold = "hold.csv"'] if has_list else []
+        lines += [f"later = {{ {', '.join(later)} }}"] if later else []
+        return "\n".join(lines)
 
     def waiting(self, rules: RulesAhead) -> Waiting:
         """Returns the devices of the list in force; none count of a list that the trace broke.

@@ -4,6 +4,7 @@ import itertools
 import json
 from datetime import date
 from pathlib import Path
+from typing import NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -16,24 +17,37 @@ from fedray.base.regular_file import read_input
 _NIGHT = TypeAdapter(Night)
 
 
-def record_night(file: Path, night: Night) -> tuple[Night, ...]:
-    """Adds a night to a history, in place of a line of the same night, and writes it whole or not
-    at all.
+class History(NamedTuple):
+    """Nights of a history."""
+
+    nights: tuple[Night, ...]
+    """All nights, in order."""
+    lines: tuple[str, ...]
+    """The line of each."""
+
+    def write(self, file: Path) -> None:
+        """Writes the history whole or not at all. Raises InputError."""
+        content = "".join(f"{each}\n" for each in self.lines)
+        write_output(file, content.encode(), f"history {str(file)!r}")
+
+
+def history_with(file: Path, night: Night) -> History:
+    """Returns the history of a file with a night. It takes the place of a line of the same night
+    with the same state, claim and rules in force; others of that night stay.
 
     Args:
-        file: the history; it is made if it is missing.
+        file: the history; it may be missing.
         night: the new line.
 
-    Returns:
-        All nights, in order.
-
     Raises:
-        InputError: the file cannot be read or written, or is the history of another deployment.
+        InputError: the file cannot be read, or is the history of another deployment.
     """
     # Other lines stay as they are, keys of a later release included.
-    lines = {each.night: (each, text) for each, text in _read(file)}
-    lines[night.night] = night, json.dumps(night.to_json(), allow_nan=False)
-    nights = tuple(lines[each][0] for each in sorted(lines))
+    lines = [each for each in _read(file) if _judgement(each[0]) != _judgement(night)]
+    lines.append((night, json.dumps(night.to_json(), allow_nan=False)))
+    # A sort is stable, so lines of one night stay in order.
+    lines.sort(key=lambda each: each[0].night)
+    nights = tuple(each for each, _ in lines)
     for earlier, later in itertools.pairwise(nights):
         if night not in (earlier, later):
             continue
@@ -49,9 +63,11 @@ def record_night(file: Path, night: Night) -> tuple[Night, ...]:
                 f"{later.night}, so that its epsilons cannot be compared"
             )
             raise _refused(file, reason)
-    content = "".join(f"{lines[each.night][1]}\n" for each in nights)
-    write_output(file, content.encode(), f"history {str(file)!r}")
-    return nights
+    return History(nights, tuple(line for _, line in lines))
+
+
+def _judgement(night: Night) -> tuple[object, ...]:
+    return night.night, night.state, night.claim, frozenset(night.rules)
 
 
 def _read(file: Path) -> list[tuple[Night, str]]:

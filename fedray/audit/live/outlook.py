@@ -9,7 +9,7 @@ Spent figures are over the released rows 0 .. r - 1 of C. The others are over al
 which earlier participations cost more.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from enum import StrEnum
 from pathlib import Path
@@ -24,14 +24,18 @@ from fedray.audit.live.changes import Ahead, Change, changes_that_keep
 from fedray.audit.live.in_force import InForce, RulesInForce, Waiting
 from fedray.audit.live.promise import Promise
 from fedray.audit.live.reached import Reached, reached
+from fedray.audit.live.round_numbers import RoundNumbers
 from fedray.audit.live.rules_ahead import RulesAhead, paced, rules_ahead
-from fedray.audit.statements.most_per_period import MostPerPeriod
-from fedray.audit.zones import DAY
+from fedray.base.arrays import Float64Array
 from fedray.base.document import Document, InJson, Key, NotInJson
 from fedray.base.errors import InputError
 from fedray.base.result import DrawnResult
+from fedray.base.rounding import shown_noise
 from fedray.mechanisms.continuation import Continued
 from fedray.mechanisms.strategy import SensitivityUnknown
+from fedray.scenario.hold import By, Hold, write_hold
+from fedray.trace.imported import ImportedTrace
+from fedray.trace.reader import Trace
 
 VERSION = 1
 """Version of the document."""
@@ -94,6 +98,8 @@ class StatementAhead(Document):
     lost_at: int | None
     """Number of released rounds after which the statement was first exceeded; None unless lost, and
     if unknown."""
+    is_checked: bool = True
+    """Whether the trace shows that it holds so far; a log does not show its noise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +138,12 @@ class Night(Document):
     """Largest figures that devices can reach by the last planned round."""
     claimed: Row
     """Limits of the claim."""
+    setting: str = ""
+    """Mechanism and noise of the figures; empty in lines of earlier releases, as the next two."""
+    claim_file: str = ""
+    """File of the claim, as it was given."""
+    rules: tuple[str, ...] = ()
+    """Rules in force, in words."""
 
     @property
     def gauges(self) -> dict[str, float]:
@@ -183,6 +195,16 @@ class Outlook(DrawnResult):
     """Its rounds so far."""
     future: tuple[int, ...]
     """Its rounds from now on."""
+    claim_file: str
+    """File of the claim, as it was given; empty if the claim was made in Python."""
+    next_round: int | None
+    """Least number of the next round, as the log has it; None if its numbers do not increase."""
+    adoption: str | None
+    """Lines of TOML that put the first change in force: of the file for a log's rules in force, or
+    of a scenario's table `participation`. None if that needs no rule and no list."""
+    slowest_recorded_hours: float | None
+    """Most hours from one recorded start of a round to the next, if a rule is in hours and they are
+    more than stated; else None."""
     rules: tuple[str, ...]
     """Rules from now on, in words."""
     notes: tuple[str, ...]
@@ -195,6 +217,9 @@ class Outlook(DrawnResult):
     """Audit of the released rounds."""
     waiting: NotInJson[Waiting]
     """Devices of the list in force."""
+    latest: NotInJson[Float64Array | None]
+    """Latest time of a participation in each planned round at the stated pace, [R seconds]; None if
+    unknown."""
     nights: NotInJson[tuple[Night, ...]] = ()
     """Nights of the history, this one included, in order; empty without a history."""
 
@@ -204,27 +229,55 @@ class Outlook(DrawnResult):
         return self.headline
 
     @property
-    def held(self) -> Change | None:
-        """The change whose list a hold file has: the list without a rule, else the first with one;
-        None without a list that helps."""
-        return next((each for each in self.changes if each.first is not None), None)
+    def advised(self) -> Change | None:
+        """The first change that keeps the claim, which costs least; None without one."""
+        return self.changes[0] if self.changes and self.changes[0].is_enough else None
 
-    def write_hold(self, file: Path) -> int:
-        """Writes the devices that must wait, with the first round of each; empty for never. Devices
-        of the list in force are among them.
+    def write_hold(self, file: Path, by: By | None = None) -> int:
+        """Writes the list of `hold`, as CSV or Parquet.
+
+        Args:
+            file: the hold file.
+            by: as `hold` has it.
 
         Returns:
             Number of devices.
 
         Raises:
-            InputError: no list keeps the claim, or the file cannot be written.
+            InputError: no change keeps the claim, or the list cannot be made or written.
         """
-        change = self.held
-        if change is None and self.state is not State.KEPT:
-            reason = "cannot be written: no list keeps the claim"
+        found = self.hold(by)
+        if found is None:
+            reason = "cannot be written: no change keeps the claim"
             raise InputError.of("hold", str(file), reason, "see the changes that do")
-        waiting = self.waiting.joined(None if change is None else change.first)
-        return waiting.write(file, self.audit.trace, self.audit.patterns, self.rounds)
+        write_hold(file, found)
+        return len(found.device_ids)
+
+    @property
+    def setting(self) -> str:
+        """Mechanism and noise of the figures, in words."""
+        used = self.audit.mechanisms[0]
+        if used.noise_multiplier is None:
+            return f"mechanism {used.title}"
+        return f"mechanism {used.title}, noise multiplier {shown_noise(used.noise_multiplier)}"
+
+    def hold(self, by: By | None = None) -> Hold | None:
+        """Returns the devices that must wait under the first change, those of the list in force
+        among them; None if no change keeps the claim.
+
+        Args:
+            by: first round or first time of each device; None for that of the list in force, or
+                rounds without one.
+
+        Raises:
+            InputError: the list in force has the other, or numbers or times are unknown.
+        """
+        change = self.advised
+        if change is None and self.state is not State.KEPT:
+            return None
+        added = None if change is None else change.first
+        audit = self.audit
+        return self.waiting.hold(audit.trace, audit.patterns, self.rounds, added, by, self.latest)
 
     def night_of(self, day: date) -> Night:
         """Returns the line of a history for a judgement on this day."""
@@ -237,6 +290,9 @@ class Outlook(DrawnResult):
             self.rounds,
             self.delta,
             *self.rows,
+            self.setting,
+            self.claim_file,
+            self.rules,
         )
 
     def __repr__(self) -> str:
@@ -248,6 +304,8 @@ def look_ahead(
     rounds: int,
     slowest_hours: float | None = None,
     in_force: RulesInForce | None = None,
+    hold_by: By | None = None,
+    claim_file: str = "",
 ) -> Outlook:
     """Returns whether the claim of an audit will hold after the last planned round.
 
@@ -257,14 +315,20 @@ def look_ahead(
         slowest_hours: most hours from one start of a round to the next; without it, rules in hours
             limit nothing.
         in_force: rules that the server of a log has enforced since a round; None without.
+        hold_by: "first_time" if a list of devices that must wait will have times.
+        claim_file: file of the claim, to name it in the answer.
 
     Raises:
-        InputError: an argument is out of range, the claim or the mechanism does not cover so many
-            rounds, or the claim has a statement that is not judged ahead.
+        InputError: an argument is out of range, a list by time lacks a pace, the claim or the
+            mechanism does not cover so many rounds, or the claim has a statement that is not judged
+            ahead.
     """
     claim, patterns, trace = audit.claim, audit.patterns, audit.trace
     if claim is None:
         raise InputError("until: is judged against a claim; give one to the audit")
+    if hold_by == "first_time" and slowest_hours is None:
+        rule = "needs the most hours from one start of a round to the next"
+        raise InputError.of("hold_by", hold_by, rule, "give the slowest pace, or list rounds")
     if rounds < trace.committed_rounds:
         rule = f"must be at least the {trace.committed_rounds:,} rounds that are released"
         raise InputError.of("until", rounds, rule, "raise it")
@@ -281,25 +345,38 @@ def look_ahead(
     if used.permitted is None:
         raise InputError("until: the noise is unknown; give a claim with noise_multiplier")
     forced = InForce(trace, patterns, audit.scenario, in_force)
-    rules = forced.besides(rules_ahead(trace, audit.scenario, claim, rounds))
-    rules = paced(rules, trace, slowest_hours, forced.has_times)
+    has_list_of_times = forced.has_times or hold_by == "first_time"
+    rules = forced.besides(rules_ahead(trace, audit.scenario, rounds))
+    rules = paced(rules, trace, slowest_hours, has_list_of_times)
+    claimed = rules.with_claimed(claim)
     waiting = forced.waiting(rules)
     try:
         used.strategy.check_rounds(rounds)
         limits = reached(patterns, rules.future(waiting.first))
         promise = Promise.of(claim, used.permitted, rounds, limits.max_participations)
-        ahead = Ahead(used.strategy, patterns, promise, waiting.first)
+        ahead = Ahead(used.strategy, patterns, promise, waiting.first, rules)
         forward = ahead.sensitivity(rules), limits
         statements = _statements(audit, claim, rules, promise, forward)
         state = _worst([each.state for each in statements])
-        is_open = state is State.IN_DANGER
-        changes = tuple(changes_that_keep(ahead, rules, limits, slowest_hours)) if is_open else ()
+        changes = ()
+        if state is State.IN_DANGER:
+            # Noise of devices is judged by the participations that the claimed limits leave.
+            most = reached(patterns, claimed.future(waiting.first)).max_participations
+            of_claimed = Promise.of(claim, used.permitted, rounds, most)
+            changes = changes_that_keep(
+                replace(ahead, promise=of_claimed),
+                rules,
+                claimed,
+                slowest_hours,
+                _unchecked(audit, statements),
+            )
         curve = _curve(ahead, rules, forward[0])
     except SensitivityUnknown as error:
         raise InputError(f"until={rounds}: {error}") from None
     except ValueError as error:
         raise InputError.caused_by(error) from None
     found, _ = forward
+    next_round = _next_round(trace)
     device = None if found.place < 0 else int(patterns.device_ids[found.place])
     return Outlook(
         version=VERSION,
@@ -316,13 +393,32 @@ def look_ahead(
         device=None if device is None else audit.names.of(device),
         past=found.past,
         future=found.future,
+        claim_file=claim_file,
+        next_round=next_round,
+        adoption=forced.adoption(changes, next_round),
+        slowest_recorded_hours=rules.slower if rules.has_hours and rules.slower else None,
         rules=(*rules.names, *waiting.names),
         notes=(*rules.notes, *forced.notes),
         changes=changes,
         curve=curve,
         audit=audit,
         waiting=waiting,
+        latest=rules.times and rules.times[1],
     )
+
+
+def _unchecked(audit: Audit, statements: tuple[StatementAhead, ...]) -> tuple[str, ...]:
+    """Returns the statements in danger because the trace does not show that they hold so far."""
+    danger = {each.statement for each in statements if each.state is State.IN_DANGER}
+    unchecked = (each.statement for each in audit.findings if each.verdict is Verdict.UNCHECKED)
+    return tuple(each for each in unchecked if each in danger)
+
+
+def _next_round(trace: Trace | ImportedTrace) -> int | None:
+    try:
+        return RoundNumbers(trace).least_next
+    except InputError:
+        return None
 
 
 def _worst(states: list[State]) -> State:
@@ -420,24 +516,15 @@ def _by_rule(finding: Finding, claim: Claim, rules: RulesAhead) -> StatementAhea
         # A released round may have broken what the trace cannot show.
         is_kept = is_kept and finding.verdict is not Verdict.UNCHECKED
     elif finding.statement == "most_per_period" and (period := claim.most_per_period) is not None:
-        is_kept = _keeps_period(rules, period)
+        is_kept = rules.keeps_period(period)
         is_kept = is_kept and finding.verdict is not Verdict.UNCHECKED
     state = State.KEPT if is_kept else State.IN_DANGER
     if finding.verdict is Verdict.BROKEN:
         state = State.LOST
-    return StatementAhead(finding.statement, state, finding.claimed, finding.found, None, None)
-
-
-def _keeps_period(rules: RulesAhead, period: MostPerPeriod) -> bool:
-    """Whether rules keep a claimed limit on the participations in a period."""
-    most = period.participations
-    # Half-open windows of a day contain every local day.
-    seconds = DAY if period.hours is None else 3600.0 * period.hours
-    by_timer = rules.timer_seconds > 0 and np.ceil(seconds / rules.timer_seconds) <= most
-    by_cap = rules.most is not None and rules.most <= most
-    is_within = any(length >= seconds and count <= most for length, count in rules.windows)
-    by_days = period.hours is None and rules.of_day is not None and rules.of_day <= most
-    return bool(by_timer or by_cap or is_within or by_days)
+    is_checked = finding.verdict is not Verdict.UNCHECKED
+    return StatementAhead(
+        finding.statement, state, finding.claimed, finding.found, None, None, is_checked
+    )
 
 
 def _lost_at(audit: Audit, name: str, claimed: float) -> int | None:

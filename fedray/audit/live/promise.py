@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from fedray.audit.claims import Claim
 from fedray.audit.findings import ROUNDED
 from fedray.audit.live.reached import Reached
+from fedray.audit.live.rules_ahead import RulesAhead
 from fedray.audit.noise import DeviceNoise, Noise, released
 from fedray.base.errors import InputError
 from fedray.mechanisms.accounting.accountants import epsilon_of
@@ -34,6 +35,8 @@ class Promise:
     """Claimed rounds."""
     changed: int
     """Most rounds whose sums a device changes, for noise of devices."""
+    claim: Claim
+    """The claim."""
 
     @classmethod
     def of(cls, claim: Claim, noise: Noise, rounds: int, most: int) -> "Promise":
@@ -63,6 +66,7 @@ class Promise:
             claim.max_participations,
             claim.rounds,
             changed,
+            claim,
         )
         limits = [
             promise.largest(getattr(claim, key) * (1 + ROUNDED[key]), getattr(promise, f"{key}_at"))
@@ -92,13 +96,26 @@ class Promise:
             low, high = (middle, high) if figure(middle) <= most else (low, middle)
         return low
 
-    def allows(self, sensitivity: float, reached: Reached, rounds: int) -> bool:
-        """Whether figures at the last of `rounds` rounds keep every limit."""
-        is_within = self.sensitivity is None or sensitivity <= self.sensitivity
-        return is_within and self.allows_limits(reached) and rounds <= (self.rounds or rounds)
-
-    def allows_limits(self, reached: Reached) -> bool:
-        """Whether a min-sep and a number of participations keep the claimed ones."""
+    def broken(self, sensitivity: float, reached: Reached, rules: RulesAhead) -> tuple[str, ...]:
+        """Returns the statements that figures under rules break, by their keys."""
+        claim, found = self.claim, []
+        if self.sensitivity is not None and sensitivity > self.sensitivity:
+            found += [key for key in ROUNDED if self._exceeds(key, sensitivity)]
+        if reached.max_participations >= 2 and reached.min_sep < (self.min_sep or 1):
+            found.append("min_sep")
         most = self.max_participations
-        is_apart = reached.max_participations < 2 or reached.min_sep >= (self.min_sep or 1)
-        return is_apart and (most is None or reached.max_participations <= most)
+        if most is not None and reached.max_participations > most:
+            found.append("max_participations")
+        if rules.rounds > (self.rounds or rules.rounds):
+            found.append("rounds")
+        if rules.timer_seconds < 3600.0 * (claim.timer_hours or 0.0):
+            found.append("timer_hours")
+        if claim.most_per_period is not None and not rules.keeps_period(claim.most_per_period):
+            found.append("most_per_period")
+        return tuple(found)
+
+    def _exceeds(self, key: str, sensitivity: float) -> bool:
+        claimed = getattr(self.claim, key)
+        if claimed is None:
+            return False
+        return getattr(self, f"{key}_at")(sensitivity) > claimed * (1 + ROUNDED[key])

@@ -5,8 +5,14 @@ every pattern that a timer or a window allows is also allowed when they start ex
 apart, so these times give the largest figures. That is false for calendar days: at a faster pace
 midnight may fall between two other rounds. A limit of m on a local day therefore counts as at most
 2 m within any half-open 24 hours, which touch at most two days of any zone.
+
+A server whose round is late keeps the figures if it enforces the rules in rounds from then on: a
+separation of as many rounds as the timer has at the stated pace. A device of a released round may
+then be back sooner than its timer says, if released rounds were quicker than that pace. So released
+rounds count as if they had started no later than at the stated pace, backwards from the last one.
 """
 
+import math
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -14,7 +20,8 @@ import numpy as np
 
 from fedray.audit.claims import Claim
 from fedray.audit.guarantees import round_times
-from fedray.audit.rules import cap_name, rules_of, separation_name, strictest
+from fedray.audit.rules import rules_of, strictest
+from fedray.audit.statements.most_per_period import MostPerPeriod
 from fedray.audit.zones import DAY
 from fedray.base.arrays import Float64Array, Int64Array
 from fedray.base.errors import InputError
@@ -30,10 +37,14 @@ NO_PACE = (
 )
 """Remark on rules in hours without a stated pace."""
 IF_LATE = (
-    "A server cannot force rounds to be quick. If a round starts later than the stated pace, "
-    "enforce the separation in rounds, or stop; otherwise the figures no longer hold"
+    "A server cannot force rounds to be quick. If a round starts later than the stated pace, {} "
+    "from then on, or stop; otherwise the figures no longer hold"
 )
 """Condition of rules in hours at a stated pace."""
+NO_TIMES = "The log was imported without times, so rules in hours limit nothing; import times"
+"""Remark on rules in hours of a log without times."""
+TIE = 1e-3
+"""Seconds by which rounds are taken to last longer, more than rounding errors of their times."""
 OF_DAYS = (
     "When midnight falls is unknown for rounds to come, so a limit on a local day counts as twice "
     "as many within 24 h, and forward figures are bounds"
@@ -62,6 +73,11 @@ class RulesAhead:
     times: tuple[Float64Array, Float64Array] | None = None
     """Earliest and latest time of a participation in each of the R rounds; None if rules in hours
     limit nothing, as their pace or the recorded times are unknown."""
+    pace: tuple[float, float] | None = None
+    """Most seconds from one start of a round to the next, and seconds that a round takes; None if
+    unknown."""
+    slower: float = 0.0
+    """Most hours from one recorded start to the next, if more than the stated pace; else 0."""
     names: tuple[str, ...] = ()
     """The rules in words."""
     notes: tuple[str, ...] = ()
@@ -89,6 +105,39 @@ class RulesAhead:
             timer_seconds=max(self.timer_seconds, timer_seconds),
         )
 
+    def with_claimed(self, claim: Claim) -> Self:
+        """Returns the rules with the limits of a claim beside them; the same rules if they keep
+        these limits already."""
+        timer = 3600.0 * (claim.timer_hours or 0.0)
+        found = self.stricter(claim.min_sep or 1, claim.max_participations, timer)
+        period = claim.most_per_period
+        if period is not None and not self.keeps_period(period):
+            found = found.within(period)
+        return self if found.limits == self.limits else found
+
+    def within(self, period: MostPerPeriod) -> Self:
+        """Returns the rules with a limit on the participations in a period beside them."""
+        most = period.participations
+        if period.hours is None:
+            return replace(self, of_day=min(most, self.of_day or most))
+        return replace(self, windows=(*self.windows, (3600.0 * period.hours, most)))
+
+    def keeps_period(self, period: MostPerPeriod) -> bool:
+        """Whether the rules keep a limit on the participations in a period."""
+        most = period.participations
+        # Half-open windows of a day contain every local day.
+        seconds = DAY if period.hours is None else 3600.0 * period.hours
+        by_timer = self.timer_seconds > 0 and math.ceil(seconds / self.timer_seconds) <= most
+        by_cap = self.most is not None and self.most <= most
+        is_within = any(length >= seconds and count <= most for length, count in self.windows)
+        by_days = period.hours is None and self.of_day is not None and self.of_day <= most
+        return bool(by_timer or by_cap or is_within or by_days)
+
+    @property
+    def limits(self) -> tuple[object, ...]:
+        """All limits of the rules."""
+        return self.timer_seconds, self.separation, self.most, self.windows, self.of_day
+
     def future(self, first: Int64Array | None = None) -> Future:
         """Returns the rounds that these rules leave open.
 
@@ -109,26 +158,44 @@ class RulesAhead:
             first=first,
         )
 
+    def in_rounds(self, seconds: float) -> int | None:
+        """Returns the least number of rounds that a time takes at the stated pace; None without a
+        pace."""
+        if self.pace is None:
+            return None
+        between, lasting = self.pace
+        return max(1, math.ceil((seconds - lasting + TIE / 2) / between))
+
+    def if_late(self, has_list_of_times: bool) -> list[str]:
+        """Returns what a server must do after a late round, in words."""
+        found = []
+        if self.timer_seconds:
+            rounds = self.in_rounds(self.timer_seconds)
+            found.append(f"enforce a separation of {counted(rounds or 0, 'round')}")
+        of_days = () if self.of_day is None else ((DAY, 2 * self.of_day),)
+        for seconds, most in (*self.windows, *of_days):
+            rounds = counted(self.in_rounds(seconds) or 0, "round")
+            found.append(f"enforce at most {counted(most, 'participation')} in any {rounds}")
+        if has_list_of_times:
+            found.append("admit no device of the list until it is renewed")
+        return found
+
     @property
     def is_outer(self) -> bool:
         """Whether the rounds that are left open are more than the rules allow."""
         return self.of_day is not None and self.times is not None
 
 
-def rules_ahead(
-    trace: Trace | ImportedTrace, scenario: Scenario | None, claim: Claim, rounds: int
-) -> RulesAhead:
-    """Returns the rules of a run's scenario, or those that a claim states about a log, without
-    times of rounds.
+def rules_ahead(trace: Trace | ImportedTrace, scenario: Scenario | None, rounds: int) -> RulesAhead:
+    """Returns the rules of a run's scenario, without times of rounds. A log shows no rules.
 
     Args:
         trace: the trace of the released rounds.
         scenario: scenario of the run; None for a log.
-        claim: the claim.
         rounds: planned number of rounds.
     """
     if scenario is None:
-        return _of_claim(trace, claim, rounds)
+        return RulesAhead(trace.committed_rounds, rounds)
     return _of_scenario(trace, scenario, rounds)
 
 
@@ -136,39 +203,45 @@ def paced(
     ahead: RulesAhead,
     trace: Trace | ImportedTrace,
     slowest_hours: float | None,
-    has_times: bool = False,
+    has_list_of_times: bool = False,
 ) -> RulesAhead:
-    """Returns rules with times of all planned rounds, if a rule needs them.
+    """Returns rules with times of all planned rounds, if a pace is stated.
 
     Args:
         ahead: the rules.
         trace: the trace of the released rounds.
         slowest_hours: most hours from one start of a round to the next; None if unknown.
-        has_times: whether devices wait until a time.
+        has_list_of_times: whether devices of a list wait until a time.
 
     Raises:
         InputError: the pace is not positive.
     """
     if slowest_hours is not None and not 0.0 < slowest_hours < np.inf:
         raise InputError.of("slowest", slowest_hours, "must be a positive number of hours")
-    if not (ahead.has_hours or has_times):
-        return ahead
+    needs_pace = ahead.has_hours or has_list_of_times
     if slowest_hours is None:
-        return replace(ahead, notes=(*ahead.notes, NO_PACE))
-    return with_pace(ahead, trace, slowest_hours)
+        return replace(ahead, notes=(*ahead.notes, NO_PACE)) if needs_pace else ahead
+    found, notes = _at_pace(ahead, trace, slowest_hours)
+    if not needs_pace:
+        return found
+    if found.pace is not None:
+        enforced = " and ".join(found.if_late(has_list_of_times))
+        notes = [*notes, IF_LATE.format(enforced)]
+    return replace(found, notes=(*ahead.notes, *notes))
 
 
-def with_pace(ahead: RulesAhead, trace: Trace | ImportedTrace, slowest_hours: float) -> RulesAhead:
-    """Returns rules with times of all planned rounds, at a stated slowest pace."""
+def _at_pace(
+    ahead: RulesAhead, trace: Trace | ImportedTrace, slowest_hours: float
+) -> tuple[RulesAhead, list[str]]:
+    """Returns rules with times of all planned rounds at a stated slowest pace, and remarks on
+    them."""
     times = round_times(trace)
     if times is None:
-        note = "The log was imported without times, so rules in hours limit nothing; import times"
-        return replace(ahead, notes=(*ahead.notes, note))
+        return ahead, [NO_TIMES]
     earliest, latest = times
     known = latest[np.isfinite(latest)]
     if not known.size:
-        note = "No round of the log has a time, so rules in hours limit nothing"
-        return replace(ahead, notes=(*ahead.notes, note))
+        return ahead, ["No round of the log has a time, so rules in hours limit nothing"]
     pace = 3600.0 * slowest_hours
     lasted = (latest - earliest)[np.isfinite(latest - earliest)]
     # Released rounds without a time at the end started within so many paces, as later ones do.
@@ -176,8 +249,8 @@ def with_pace(ahead: RulesAhead, trace: Trace | ImportedTrace, slowest_hours: fl
     later = ahead.rounds - ahead.released
     starts = known.max() + pace * np.arange(1, untimed + later + 1)
     # Participations of a round of a log have different times, and so will those of later rounds.
-    spread = float(lasted.max(initial=0.0))
-    notes = [*ahead.notes, IF_LATE]
+    spread = float(lasted.max(initial=0.0)) + TIE
+    notes = []
     if untimed:
         latest = np.concatenate([latest[: latest.size - untimed], starts[:untimed] + spread])
         starts = starts[untimed:]
@@ -189,43 +262,16 @@ def with_pace(ahead: RulesAhead, trace: Trace | ImportedTrace, slowest_hours: fl
     if ahead.of_day is not None:
         notes.append(OF_DAYS)
     gaps = np.diff(earliest[np.isfinite(earliest)])
+    slower = 0.0
     if gaps.size and gaps.max() > pace:
+        slower = float(gaps.max()) / 3600.0
         notes.append(
-            f"Recorded rounds started up to {gaps.max() / 3600.0:.2f} h after the one before, "
-            f"later than the stated pace of {slowest_hours:g} h"
+            f"Recorded rounds started up to {slower:.2f} h after the one before, later than the "
+            f"stated pace of {slowest_hours:g} h"
         )
+    earliest = np.minimum(earliest, starts[0] - pace * np.arange(earliest.size, 0, -1))
     whole = np.concatenate([earliest, starts]), np.concatenate([latest, starts + spread])
-    return replace(ahead, times=whole, notes=tuple(notes))
-
-
-def _of_claim(trace: Trace | ImportedTrace, claim: Claim, rounds: int) -> RulesAhead:
-    names = []
-    if claim.min_sep is not None:
-        names.append(separation_name(claim.min_sep))
-    if claim.max_participations is not None:
-        names.append(cap_name(claim.max_participations))
-    if claim.timer_hours:
-        names.append(f"a timer of {claim.timer_hours:g} h")
-    period = claim.most_per_period
-    windows, of_day = (), None
-    note = "The rules are those of the claim, taken as enforced from now on; a log shows no rules"
-    if period is not None:
-        names.append(f"at most {period.text}")
-        if period.hours is None:
-            of_day = period.participations
-        else:
-            windows = ((3600.0 * period.hours, period.participations),)
-    return RulesAhead(
-        trace.committed_rounds,
-        rounds,
-        timer_seconds=3600.0 * (claim.timer_hours or 0.0),
-        separation=claim.min_sep or 1,
-        most=claim.max_participations,
-        windows=windows,
-        of_day=of_day,
-        names=tuple(names),
-        notes=(note,) if names else (),
-    )
+    return replace(ahead, times=whole, pace=(pace, spread), slower=slower), notes
 
 
 def _of_scenario(trace: Trace | ImportedTrace, scenario: Scenario, rounds: int) -> RulesAhead:
