@@ -345,10 +345,10 @@ def test_the_round_in_which_a_limit_breaks_is_that_of_a_search_over_all_rounds(
 
 def test_the_headline_warns_if_a_backtest_missed(log) -> None:
     found = forecast(log, 60, seeds=20)
-    assert "Do not rely on it" not in found.headline
+    assert "Warning" not in found.headline
     missed = replace(found.backtests[0], happened=1e6)
     said = replace(found, backtests=(missed, *found.backtests[1:])).headline
-    assert "Do not rely on it: the backtest missed min-sep 1e+06 instead of 4 to 5" in said
+    assert "the backtest missed 1 of 2 figures (min-sep was 1,000,000, forecast from 15" in said
 
 
 @pytest.mark.parametrize(

@@ -133,7 +133,7 @@ class _State:
         share = seen.size / patterns.counts.size
         unseen, waits = devices.unseen(population, days, share, rng)
         of_unseen = rng.choice(groups.shares.size, unseen.size, p=groups.shares)
-        group = np.concatenate([devices.groups_of_seen(part, rng), of_unseen])
+        group = np.concatenate([devices.groups_of_seen(part, rng), of_unseen]).astype(np.uint8)
         self.order = np.argsort(group, kind="stable").astype(np.int32)
         self.cumulated = np.cumsum(np.concatenate([seen, unseen])[self.order])
         ends = np.searchsorted(group[self.order], np.arange(groups.shares.size), side="right")
@@ -145,8 +145,9 @@ class _State:
         counts = patterns.counts[part]
         lasts = patterns.rounds[patterns.starts[part] + counts - 1].astype(np.int64)
         self.opens = np.concatenate([history.starts[lasts], history.starts[-1] + waits])
-        self.previous = np.concatenate([lasts, np.full(unseen.size, -1)])
-        self.counts = np.concatenate([counts, np.zeros(unseen.size, np.int64)])
+        # Small types, so that the state stays in the cache.
+        self.previous = np.concatenate([lasts, np.full(unseen.size, -1)]).astype(np.int32)
+        self.counts = np.concatenate([counts, np.zeros(unseen.size, np.int64)]).astype(np.int32)
 
 
 @njit(nogil=True)
