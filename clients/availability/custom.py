@@ -5,8 +5,8 @@ import numpy as np
 from fedray.base.arrays import Float64Array, Int64Array, UInt64Array
 from fedray.base.errors import ScenarioError
 from fedray.scenario.availability import CustomAvailability
+from fedray.scenario.python_file import function_in
 from fedray.wire.zones import Zones
-from ..python_file import function_in
 from .intervals import Intervals
 from .model import Listing, NothingKnown
 

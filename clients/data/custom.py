@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from fedray.base.errors import FedrayError, ScenarioError
 from fedray.scenario import Scenario
 from fedray.scenario.data import CustomData
-from ..python_file import called, function_in
+from fedray.scenario.python_file import called, function_in
 from .readers.reader import Client, ClientFile, Column, Damaged
 from .recorded import RecordedExamples
 from .source import (

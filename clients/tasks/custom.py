@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from fedray.base.errors import ScenarioError
+from fedray.scenario.python_file import called, function_in
 from fedray.scenario.tasks import CustomTask as CustomTable
 from fedray.wire.messages import Metric
 from ..data.source import ExampleSource, Fields
-from ..python_file import called, function_in
 from .layout import Named, size_of
 from .module import ModuleTask
 from .task import Batch, Measures, Parameters, Task, Vector

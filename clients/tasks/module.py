@@ -25,9 +25,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fedray.base.errors import InputError, one_line
 from fedray.runtime.devices import is_about_the_device
+from fedray.scenario.python_file import called
 from fedray.wire.messages import Metric
 from ..data.source import DamagedExamples, ExampleSource, Field, Ids, Integers
-from ..python_file import called
 from .alone import filled, own_draws, seed_draws
 from .gradients import gradients_of, slopes_of
 from .layout import Named, Shapes, repeated
