@@ -108,7 +108,7 @@ class GroupTrainer:
         return TrainReport.of(order.round_index, [*groups, of_encoding]), total_P
 
     def _placed(self, parameters: Vector) -> torch.Tensor:
-        return torch.tensor(parameters, device=self._device)
+        return devices.placed(parameters, self._device)
 
     def _train_group(
         self, order: TrainOrder, asked: Ids, start_D: torch.Tensor, clip: Clip

@@ -1,12 +1,13 @@
 """Availability by a user's own function; its answers are checked at every call."""
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedray.base.arrays import Float64Array, Int64Array, UInt64Array
 from fedray.base.errors import ScenarioError
 from fedray.scenario.availability import CustomAvailability
+from fedray.scenario.python_file import called, function_in
 from fedray.wire.zones import Zones
-from ..python_file import function_in
 from .intervals import Intervals
 from .model import Listing, NothingKnown
 
@@ -31,17 +32,14 @@ class CustomModel(NothingKnown):
 
     def list_intervals(self, listing: Listing) -> Intervals:
         device_ids, open_times, from_time, until_time, _ = listing
-        try:
+
+        def call() -> list[NDArray]:
             given = self._function(
                 device_ids, from_time, until_time, self._seed, **self._parameters
             )
-            index, start, end = (np.asarray(column) for column in given)
-        except Exception as error:
-            # User code may raise any exception.
-            raise ScenarioError(
-                f"availability function {self._name} failed: {type(error).__name__}: {error}; "
-                "correct it"
-            ) from None
+            return [np.asarray(column) for column in given]
+
+        index, start, end = called(f"availability function {self._name}", call)
         local = index.astype(np.int64)
         start_times = start.astype(np.float64)
         end_times = end.astype(np.float64)

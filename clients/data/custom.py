@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from fedray.base.errors import FedrayError, ScenarioError
 from fedray.scenario import Scenario
 from fedray.scenario.data import CustomData
-from ..python_file import called, function_in
+from fedray.scenario.python_file import called, function_in, not_installed
 from .readers.reader import Client, ClientFile, Column, Damaged
 from .recorded import RecordedExamples
 from .source import (
@@ -145,8 +145,11 @@ class _Checked:
 
 
 def _called_data(what: str, call: Callable[[], _T]) -> _T:
-    """Returns the result of a user's partitions, or raises Damaged for any error in it."""
+    """Returns the result of a user's partitions. Raises ScenarioError for a missing package, and
+    Damaged for any other error."""
     try:
         return call()
+    except ModuleNotFoundError as error:
+        raise not_installed(f"data: {what}", error) from None
     except (Exception, SystemExit) as error:
         raise Damaged(f"{what} cannot be loaded ({type(error).__name__}: {error})") from None

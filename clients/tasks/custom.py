@@ -1,6 +1,6 @@
 """A user's own task; its results are checked on every call."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, TypeVar
 
 import numpy as np
@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from fedray.base.errors import ScenarioError
+from fedray.scenario.python_file import called, function_in
 from fedray.scenario.tasks import CustomTask as CustomTable
 from fedray.wire.messages import Metric
 from ..data.source import ExampleSource, Fields
-from ..python_file import called, function_in
 from .layout import Named, size_of
 from .module import ModuleTask
 from .task import Batch, Measures, Parameters, Task, Vector
@@ -32,10 +32,11 @@ class CustomTask:
         fields: fields of the scenario's data, which the user's task does not get.
 
     source: data that the task brings; None if it trains on the data of the scenario.
-    alone, uneven: see fedray.clients.tasks.module.ModuleTask; empty for other tasks.
+    alone, uneven, draws: see fedray.clients.tasks.module.ModuleTask; empty for other tasks.
     """
 
     alone = uneven = ""
+    draws = False
 
     def __init__(self, table: CustomTable, seed: int, fields: Fields) -> None:
         self._file = table.file
@@ -72,7 +73,12 @@ class CustomTask:
         """See fedray.clients.tasks.module.ModuleTask.choose; other tasks train together."""
         if isinstance(task := self._task, ModuleTask):
             self._called("losses", lambda: task.choose(batch))
-            self.alone, self.uneven = task.alone, task.uneven
+            self.alone, self.uneven, self.draws = task.alone, task.uneven, task.draws
+
+    def seed_devices(self, seeds: Sequence[int]) -> None:
+        """See fedray.clients.tasks.module.ModuleTask.seed_devices."""
+        if isinstance(self._task, ModuleTask):
+            self._task.seed_devices(seeds)
 
     def gradients(self, parameters: Parameters, batch: Batch) -> tuple[Tensor, Named] | None:
         """See fedray.clients.tasks.module.ModuleTask.gradients; other tasks train together."""

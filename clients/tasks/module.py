@@ -11,7 +11,7 @@ def task(seed):
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import Any
@@ -24,11 +24,12 @@ from torch.func import functional_call, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fedray.base.errors import InputError, one_line
-from fedray.runtime.devices import is_about_the_device
+from fedray.runtime.devices import is_about_the_device, own_draws, seed_draws
+from fedray.scenario.python_file import called
 from fedray.wire.messages import Metric
 from ..data.source import DamagedExamples, ExampleSource, Field, Ids, Integers
-from ..python_file import called
-from .alone import filled, own_draws, seed_draws
+from .alone import filled
+from .draws import DeviceDraws, UnknownDraw
 from .gradients import gradients_of, slopes_of
 from .layout import Named, Shapes, repeated
 from .task import Batch, Measures, Parameters, Vector
@@ -41,6 +42,7 @@ Score = Tensor | tuple[Tensor, Tensor]
 """Values [B] of examples, whose mean is a metric; or numerators and weights [B]."""
 DEVICES_REMEMBERED = 256
 _CPU = torch.device("cpu")
+_DRAWS = "it draws random numbers, as dropout does"
 
 
 def is_correct(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -165,8 +167,9 @@ class ModuleTask:
     Its data has the fields `inputs` and `targets`, or `tokens`, texts [N, length + 1] of which all
     but the last are inputs and all but the first are targets. A group of devices is one call of the
     module by `torch.func.vmap`, if that takes the module; otherwise devices train one at a time, on
-    the module's own parameters. Parameters that need no gradient stay constant, and are not
-    averaged. Buffers are as they were given before every call.
+    the module's own parameters. Each device of a group draws from generators of its own. Parameters
+    that need no gradient stay constant, and are not averaged. Buffers are as they were given before
+    every call.
 
     Args:
         module: the model. Its parameters are the initial ones, so it must be a function of the
@@ -182,13 +185,15 @@ class ModuleTask:
 
     alone: why devices train one at a time; empty if they train together. Known after `choose`.
     uneven: that the loss is not a mean over examples, in a sentence; empty if it seems one.
+    draws: whether devices that train together draw numbers, from the seeds of `seed_devices`.
 
     Raises:
         InputError: a batch norm in training mode, whose statistics would leave the devices.
     """
 
     alone = uneven = ""
-    _is_chosen = False
+    draws = _is_chosen = False
+    _seeds: Sequence[int] = ()
 
     def __init__(
         self,
@@ -252,7 +257,7 @@ class ModuleTask:
         It is a function of the module and the batch. Raises what the module or the loss raises for
         a single device.
         """
-        self.alone, self._is_chosen = "", True
+        self.alone, self.draws, self._is_chosen = "", False, True
         parameters = {name: part[None] for name, part in self._initial.items()}
         one = {
             name: part[:1].float() if part.is_floating_point() else part[:1]
@@ -260,15 +265,31 @@ class ModuleTask:
         }
         with torch.enable_grad(), own_draws(_CPU), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            try:
-                gradients_of(self, repeated(parameters, 2), repeated(one, 2))
-                changed = self._changed_buffer()
-                self.alone = f"its buffer {changed!r} changes" if changed else ""
-            except Exception as error:
-                self.alone = _why(error)
+            two = repeated(parameters, 2), repeated(one, 2)
+            why = self._why_alone(*two)
+            if why == _DRAWS:
+                self.draws = True
+                self.seed_devices((0, 1))
+                why = self._why_alone(*two)
+                self.seed_devices(())
+            self.alone, self.draws = why, self.draws and not why
             if self.alone:
                 gradients_of(self, parameters, one)
             self.uneven = self._uneven(parameters, one)
+
+    def _why_alone(self, parameters: Parameters, batch: Batch) -> str:
+        """Returns why these two devices cannot train together; empty if they can."""
+        try:
+            gradients_of(self, parameters, batch)
+        except Exception as error:
+            return _why(error)
+        changed = self._changed_buffer()
+        return f"its buffer {changed!r} changes" if changed else ""
+
+    def seed_devices(self, seeds: Sequence[int]) -> None:
+        """Sets the seeds [G] from which devices draw in the next losses; without them, devices draw
+        from torch's own generators."""
+        self._seeds = seeds
 
     @torch.no_grad()
     def _uneven(self, parameters: Parameters, batch: Batch) -> str:
@@ -301,11 +322,14 @@ class ModuleTask:
             return losses
         inputs, targets = _pair(batch)
         self._prepare(parameters)
+        is_group = len(inputs) > 1
+        own = DeviceDraws(self._seeds, is_group) if self._seeds else nullcontext()
         # Other kernels of attention have no rule for batches of models.
-        with sdpa_kernel(SDPBackend.MATH):
-            if len(inputs) == 1:
+        with sdpa_kernel(SDPBackend.MATH), own:
+            if not is_group:
                 return self._loss_of(_of_device(parameters, 0), inputs[0], targets[0])[None]
-            return vmap(self._loss_of)(dict(parameters), inputs, targets)
+            together = vmap(self._loss_of, randomness="different" if self.draws else "error")
+            return together(dict(parameters), inputs, targets)
 
     def gradients(self, parameters: Parameters, batch: Batch) -> tuple[Tensor, Named] | None:
         """Returns losses [G] and gradients [G, *shape] of devices that train one at a time; None if
@@ -442,7 +466,9 @@ def _weighted(metric: Metric, score: Any, count: int) -> tuple[Tensor, Tensor]:
 def _why(error: Exception) -> str:
     """Returns why `vmap` does not take a module."""
     if "called random operation" in str(error):
-        return "it draws random numbers, as dropout does"
+        return _DRAWS
+    if isinstance(error, UnknownDraw):
+        return str(error)
     return f"torch.func.vmap does not take it ({one_line(str(error).split('. ')[0])})"
 
 

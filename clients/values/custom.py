@@ -9,7 +9,7 @@ from fedray.base.errors import ScenarioError
 from fedray.mechanisms.questions.question import Items
 from fedray.scenario import Scenario
 from fedray.scenario.analytics import CustomValues
-from ..python_file import called, function_in
+from fedray.scenario.python_file import called, function_in
 
 
 class CustomItems:

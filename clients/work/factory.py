@@ -17,4 +17,6 @@ def work_of(scenario: Scenario, task: Task, source: ExampleSource) -> DeviceWork
     """
     table = scenario.training.client
     demand_tokens(table, source)
-    return resolve_name(table.implementation)(table, task, source, scenario.training_seed)
+    return resolve_name(table.implementation)(
+        table, task, source, scenario.training_seed, scenario.rounds.count
+    )

@@ -5,7 +5,7 @@ tensor is where the parameters of the round are: on the CPU or on another device
 Shape suffixes: G devices, D parameters.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Generic, TypeVar
@@ -15,14 +15,15 @@ import torch
 from torch import Tensor
 
 from fedray.base.rng import Stream, stream_key, stream_seed
+from fedray.runtime.devices import own_draws, seed_draws
 from fedray.scenario.training import FedAvg, FedProx, FedSGD
 from ..data.source import DamagedExamples, ExampleSource, Integers
-from ..tasks.alone import own_draws, seed_draws
 from ..tasks.gradients import gradients_of
 from ..tasks.layout import Named, named, repeated, tensors
 from ..tasks.task import Task
 from .caps import usable_examples
 from .orders import example_orders
+from .steps import CustomSteps, GroupSteps, PlainSteps, Steps, custom_file, is_plain, shortened
 from .work import WorkOrder, WorkResult
 
 MOST_EXAMPLES_HELD = 8192
@@ -31,6 +32,8 @@ few steps."""
 _LOOKED_AT = 16, 4096
 """Numbers of devices among which one with examples shows how the task trains: few first."""
 _Table = TypeVar("_Table", FedAvg, FedSGD)
+_MakeSteps = Callable[[Named], Steps]
+_SeedDevices = Callable[[Sequence[int]], None]
 
 
 class _Work(Generic[_Table]):
@@ -41,20 +44,34 @@ class _Work(Generic[_Table]):
         task: model.
         source: source of the examples.
         seed: seed of the order in which examples are used.
+        rounds: number of rounds, for the schedule of the learning rate.
     """
 
-    def __init__(self, table: _Table, task: Task, source: ExampleSource, seed: int) -> None:
+    def __init__(
+        self, table: _Table, task: Task, source: ExampleSource, seed: int, rounds: int = 1
+    ) -> None:
         self._table = table
         self._task = task
         self._source = source
         self._seed = seed
+        self._rounds = rounds
         self._key = stream_key(seed, Stream.EXAMPLE_ORDER)
         choose = getattr(task, "choose", None)
         if choose is not None and (examples := _first_examples(source)):
             choose(examples)
         self._is_alone = bool(getattr(task, "alone", ""))
+        # A task that draws for devices together takes a seed for each.
+        self._seed_devices: _SeedDevices | None = (
+            getattr(task, "seed_devices", None) if getattr(task, "draws", False) else None
+        )
 
     def compute(self, order: WorkOrder) -> WorkResult:
+        if self._seed_devices:
+            try:
+                return self._compute(order)
+            finally:
+                # Losses that are computed later belong to other steps.
+                self._seed_devices(())
         if not self._is_alone:
             return self._compute(order)
         # One by one, so that no bit depends on the group.
@@ -79,10 +96,17 @@ class _Work(Generic[_Table]):
         raise NotImplementedError
 
     def _begin_step(self, order: WorkOrder, step: int) -> None:
-        if self._is_alone:
-            address = int(order.device_ids[0]), order.round_index, step
-            seed = stream_seed(self._seed, Stream.LOCAL_STEP, *address)
-            seed_draws(order.start.device, seed)
+        """Seeds the draws of the devices of an order in a step."""
+        if not (self._is_alone or self._seed_devices):
+            return
+        seeds = [
+            stream_seed(self._seed, Stream.LOCAL_STEP, device_id, order.round_index, step)
+            for device_id in order.device_ids.tolist()
+        ]
+        if self._seed_devices:
+            self._seed_devices(seeds)
+        else:
+            seed_draws(order.start.device, seeds[0])
 
     def _usable(self, order: WorkOrder) -> Integers:
         return usable_examples(self._table, self._source, order.device_ids, order.held)
@@ -103,6 +127,12 @@ class LocalTraining(_Work[FedAvg]):
     leaves the group after its last step, so that every step that is computed is needed.
     """
 
+    def __init__(
+        self, table: FedAvg, task: Task, source: ExampleSource, seed: int, rounds: int = 1
+    ) -> None:
+        super().__init__(table, task, source, seed, rounds)
+        self._file = custom_file(table)
+
     def _compute(self, order: WorkOrder) -> WorkResult:
         usable_G = self._usable(order)
         steps_G = self._steps(usable_G)
@@ -110,12 +140,19 @@ class LocalTraining(_Work[FedAvg]):
         # rows, and a view of these rows drops the others without a copy.
         by_steps = np.argsort(-steps_G, kind="stable")
         ordered = replace(order, device_ids=order.device_ids[by_steps])
-        models = _Models(self._table, self._task, self._start(order), steps_G.size)
+        models = _Models(
+            self._table,
+            self._task,
+            self._start(order),
+            steps_G.size,
+            self._steps_for(ordered),
+        )
         losses_G = order.start.new_zeros(steps_G.size)
         places = torch.from_numpy(by_steps).to(losses_G.device)
         batches = self._batches(ordered, usable_G[by_steps], steps_G[by_steps])
         for step, batch in enumerate(batches):
-            self._begin_step(ordered, step)
+            active = len(next(iter(batch.values())))
+            self._begin_step(replace(ordered, device_ids=ordered.device_ids[:active]), step)
             losses = models.step(batch)
             # The loss before any step is that of the model of the round. Later ones show how well a
             # device fits its own data.
@@ -128,6 +165,21 @@ class LocalTraining(_Work[FedAvg]):
             losses=losses_G.double(),
             examples=np.minimum(usable_G, steps_G * self._table.batch_size),
         )
+
+    def _steps_for(self, order: WorkOrder) -> _MakeSteps:
+        """Returns a function that makes the optimizer of an order's devices."""
+        table, index, device_ids = self._table, order.round_index, order.device_ids.tolist()
+        rate = table.learning_rate * table.schedule.factor(index, self._rounds)
+
+        def seed_of(place: int, step: int) -> int:
+            return stream_seed(self._seed, Stream.OPTIMIZER_STEP, device_ids[place], index, step)
+
+        def made(parameters: Named) -> Steps:
+            if self._file is not None:
+                return CustomSteps(self._file, parameters, rate, seed_of)
+            return (PlainSteps if is_plain(table) else GroupSteps)(table, parameters, rate)
+
+        return made
 
     def _steps(self, usable_G: Integers) -> Integers:
         if self._table.epochs is None:
@@ -166,21 +218,23 @@ class _Models:
         task: model.
         start: parameters of the round, [1, *shape] by name.
         devices: number of devices, G.
+        make_steps: function that makes the optimizer of parameters [G, *shape] by name.
     """
 
-    def __init__(self, table: FedAvg, task: Task, start: Named, devices: int) -> None:
+    def __init__(
+        self, table: FedAvg, task: Task, start: Named, devices: int, make_steps: _MakeSteps
+    ) -> None:
         self._table = table
         self._task = task
         self._start = start
         # No copy is needed if the first step makes one anyway: a copy of a large model takes as
         # long as a step. Some tasks view the parameters of several devices as one tensor.
         shares = devices == 1 or getattr(task, "shares_weights", False)
-        self._all = start if shares and _is_plain(table) else repeated(start, devices)
+        self._all = start if shares and is_plain(table) else repeated(start, devices)
         self._training = {
             name: part.expand(devices, *part.shape[1:]) for name, part in self._all.items()
         }
-        parts = list(self._training.values())
-        self._optimizer = None if _is_plain(table) else optimizer_of(table, parts)
+        self._steps = make_steps(self._training)
 
     def step(self, batch: Named) -> Tensor:
         """Takes a step of the first A devices on batches [A, B, ...], and returns their losses [A].
@@ -191,11 +245,15 @@ class _Models:
         losses, gradients = gradients_of(self._task, self._training, batch)
         if isinstance(self._table, FedProx):
             _add_proximal(gradients, self._training, self._start, self._table.proximal)
-        if self._all is self._start:
-            self._all = _first_step(self._table, self._start, gradients)
+        if self._table.gradient_norm is not None:
+            gradients = shortened(gradients, self._table.gradient_norm)
+        if self._all is self._start and isinstance(self._steps, PlainSteps):
+            self._all = self._steps.taken_from(self._start, gradients)
             self._training = {name: part[:] for name, part in self._all.items()}
         else:
-            _take_step(self._table, self._training, gradients, self._optimizer)
+            self._steps.take(self._training, gradients)
+        if self._table.step_decay < 1.0:
+            self._steps.decay(self._table.step_decay)
         return losses
 
     def write_updates(self, updates: Named, places: Integers) -> None:
@@ -215,13 +273,9 @@ class _Models:
         if devices == len(parts[0]):
             return
         for part in parts:
-            # The optimiser knows a parameter by its tensor, which therefore has to stay.
+            # An optimizer knows a parameter by its tensor, which therefore stays.
             part.data = part[:devices]
-        for state in self._optimizer.state.values() if self._optimizer else ():
-            for name, value in state.items():
-                # Adam's number of steps is the same for all devices.
-                if value.dim():
-                    state[name] = value[:devices]
+        self._steps.keep_first(devices)
 
 
 class OneGradient(_Work[FedSGD]):
@@ -267,21 +321,6 @@ def _first_examples(source: ExampleSource) -> Named | None:
     return None
 
 
-def optimizer_of(table: FedAvg, parameters: list[Tensor]) -> torch.optim.Optimizer:
-    """Returns the table's optimiser of parameters, which treats every coordinate separately."""
-    if table.optimizer == "adam":
-        return torch.optim.Adam(parameters, lr=table.learning_rate)
-    return torch.optim.SGD(parameters, lr=table.learning_rate, momentum=table.momentum)
-
-
-def _is_plain(table: FedAvg) -> bool:
-    """Whether steps are SGD without momentum, which has no state.
-
-    They are a single call then; torch's optimisers would take longer than a small model.
-    """
-    return table.optimizer == "sgd" and not table.momentum
-
-
 def _add_proximal(
     gradients: Named,
     parameters: Named,
@@ -293,29 +332,3 @@ def _add_proximal(
         for name, gradient in gradients.items():
             away = parameters[name] - start[name]
             gradient.add_(away, alpha=proximal)
-
-
-def _first_step(table: FedAvg, start: Named, gradients: Named) -> Named:
-    """Returns the parameters after a step of plain SGD, and leaves the start unchanged."""
-    parts = torch._foreach_add(  # pyright: ignore[reportPrivateImportUsage]
-        list(start.values()), list(gradients.values()), alpha=-table.learning_rate
-    )
-    return dict(zip(start, parts, strict=True))
-
-
-def _take_step(
-    table: FedAvg,
-    parameters: Named,
-    gradients: Named,
-    optimizer: torch.optim.Optimizer | None,
-) -> None:
-    """Takes a step in place."""
-    parts = list(parameters.values())
-    if optimizer is None:
-        torch._foreach_add_(  # pyright: ignore[reportPrivateImportUsage]
-            parts, list(gradients.values()), alpha=-table.learning_rate
-        )
-        return
-    for part, gradient in zip(parts, gradients.values(), strict=True):
-        part.grad = gradient
-    optimizer.step()

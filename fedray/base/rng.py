@@ -81,6 +81,7 @@ class Stream(IntEnum):
     MEMBER = 122
     LOCAL_STEP = 123
     FORECAST = 124
+    OPTIMIZER_STEP = 125
 
 
 class Key(NamedTuple):

@@ -447,8 +447,9 @@ def _trainers_in_process(
 def rehearse(scenario: Scenario) -> None:
     """Raises InputError if a user's code, which must be trusted, would fail at once in training."""
     if scenario.training.enabled and scenario.training_files:
+        here = Placement(backend="in-process")
         with _trainers_in_process(scenario, 1) as trainers:
-            _rehearsed(trainers[0])
+            _rehearsed(trainers[0], start_aggregator(scenario.for_aggregator(), here))
 
 
 def cohorts(trace: Trace, scenario: Scenario) -> Iterator[tuple[int, Cohort]]:
@@ -1036,7 +1037,7 @@ def _training(start: _Start) -> Iterator[_Training]:
         stack.callback(lambda: [each.worker.close() for each in trainers])
         # A user's code may fail at once, and held-out data be damaged; other code is tested.
         is_tried = scenario.training_files or isinstance(scenario.data, FormedData)
-        first = _rehearsed(trainers[-1]) if is_tried else None
+        first = _rehearsed(trainers[-1], aggregator) if is_tried else None
         workers = trainers, aggregator, store
         yield _Training(start, *workers, writer, checkpoints, state, reservation, first)
 
@@ -1063,7 +1064,7 @@ def _estimate(
     return TrainingEstimate(rounds, sample, seconds(sample), accepted, seconds(accepted))
 
 
-def _rehearsed(trainer: TrainerWorker) -> Pending[Evaluation]:
+def _rehearsed(trainer: TrainerWorker, aggregator: AggregatorWorker) -> Pending[Evaluation]:
     """Returns the evaluation of the initial model. Raises InputError if a user's code fails at
     once, or held-out data is damaged, before the training begins."""
     parameters = trainer.initial_parameters().result()
@@ -1071,6 +1072,7 @@ def _rehearsed(trainer: TrainerWorker) -> Pending[Evaluation]:
     found.result()
     # Every population has a device 0.
     trainer.train(TrainOrder(0, [np.zeros(1, np.uint64)]), parameters).result()
+    aggregator.rehearse(parameters.size).result()
     return found
 
 

@@ -1,8 +1,9 @@
 """Workloads of scenarios: the server's use of its rounds' updates."""
 
+from fedray.base.errors import InputError
 from fedray.mechanisms.workload import Workload
 from fedray.scenario import Scenario
-from fedray.scenario.training import ServerSGD, Training
+from fedray.scenario.training import CustomServer, ServerSGD, Training
 
 CONTRACTION = 0.95
 """Share of the model's earlier changes, and of their noise, that a round leaves: later gradients
@@ -22,7 +23,12 @@ def read_workload(text: str, rounds: int) -> Workload:
         InputError: the text is not a workload, or the file is not a scenario.
     """
     if text.endswith(".toml") and "=" not in text:
-        return workload_of_server(Scenario.from_toml(text).training, rounds)
+        training = Scenario.from_toml(text).training
+        if isinstance(training.server, CustomServer):
+            raise InputError.of(
+                "workload", text, "has an optimizer whose momentum is not known", "give momentum="
+            )
+        return workload_of_server(training, rounds)
     parts = text.split(",")
     rates: tuple[float, ...] = ()
     for place, part in enumerate(parts):
@@ -39,10 +45,14 @@ def schedule_rates(training: Training, rounds: int) -> tuple[float, ...]:
 
 
 def workload_of_server(training: Training, rounds: int) -> Workload:
-    """Returns the workload of a server's optimiser, with CONTRACTION."""
+    """Returns the workload of a server's optimiser, with CONTRACTION; a user's optimizer counts as
+    one without momentum."""
     server = training.server
-    # The steps of adaptive servers also have a size by coordinate, which no workload has.
-    momentum = server.momentum if isinstance(server, ServerSGD) else server.beta1
+    if isinstance(server, ServerSGD):
+        momentum = server.momentum
+    else:
+        # The steps of adaptive servers also have a size by coordinate, which no workload has.
+        momentum = 0.0 if isinstance(server, CustomServer) else server.beta1
     rates = schedule_rates(training, rounds)
     # Equal rates only scale the error.
     return Workload(momentum, CONTRACTION, rates if len(set(rates)) > 1 else ())

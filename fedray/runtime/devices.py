@@ -65,6 +65,37 @@ def torch_restored() -> Iterator[None]:
         torch.backends.cudnn.benchmark = benchmark
 
 
+def seed_draws(device: torch.device, seed: int) -> None:
+    """Seeds torch's generators of the CPU and of a device. On the CPU a seed counts modulo 2^32."""
+    for each in _generators(device):
+        each.manual_seed(seed)
+
+
+@contextmanager
+def own_draws(device: torch.device) -> Iterator[None]:
+    """Within: draws of torch on the CPU and on a device change nothing outside."""
+    states = [(each, each.get_state()) for each in _generators(device)]
+    try:
+        yield
+    finally:
+        for each, state in states:
+            each.set_state(state)
+
+
+def _generators(device: torch.device) -> list[torch.Generator]:
+    # `torch.manual_seed` would collect a stack trace for GPUs at every call.
+    own = default_generator(device)
+    return [own] if own is torch.default_generator else [torch.default_generator, own]
+
+
+def default_generator(device: torch.device) -> torch.Generator:
+    """Returns torch's own generator of a device."""
+    if device.type != "cuda":
+        return torch.default_generator
+    index = torch.cuda.current_device() if device.index is None else device.index
+    return torch.cuda.default_generators[index]
+
+
 def is_about_the_device(error: Exception) -> bool:
     """Returns whether an error says that the device cannot do the work, not that the work is
     wrong: its memory is full, or it has no kernel that is deterministic."""
@@ -102,6 +133,17 @@ def kind_of_device(device: torch.device) -> str:
     if device.type != "cuda":
         return device.type
     return f"cuda {torch.cuda.get_device_name(device)}"
+
+
+def placed(array: NDArray, device: torch.device) -> Tensor:
+    """Returns a copy of a float32 array on a device. On its way to a GPU it is in pinned memory,
+    from which the GPU reads without the CPU."""
+    if device.type != "cuda":
+        return torch.tensor(array, device=device)
+    # Torch keeps pinned memory for the next array, and lends it again when the copy is done.
+    host = torch.empty(array.shape, dtype=torch.float32, pin_memory=True)
+    np.copyto(host.numpy(), array)
+    return host.to(device, non_blocking=True)
 
 
 def native(tensor: Tensor) -> Numbers:

@@ -44,7 +44,7 @@ from fedray.scenario.participation import Participation
 from fedray.scenario.population import DeviceClass, Population
 from fedray.scenario.privacy import Privacy
 from fedray.scenario.rounds import Rounds
-from fedray.scenario.training import Training, with_task_as_table
+from fedray.scenario.training import FedAvg, Training, with_task_as_table
 from fedray.scenario.weighting import MeanWeighting
 
 TRAINED_TABLES = ("data", "training", "privacy")
@@ -56,7 +56,9 @@ FILE_KEYS = (
     *(f"data.{place}" for place in PLACES),
     "participation.hold.file",
     "privacy.mechanism.file",
+    "training.client.optimizer.file",
     "training.initial.file",
+    "training.server.file",
     "training.task.file",
 )
 """Keys that hold the path of a file whose content another key identifies."""
@@ -177,12 +179,13 @@ class Scenario(Table):
         """Returns a copy to send to trainers, without the mechanism's matrix and the availability's
         file."""
         # Only the aggregator needs the noise, and a dense matrix may be very large.
-        return self._sent_with(self.data, self.training.task)
+        own = (each for each in self.training.files if each is not self.training.server)
+        return self._sent_with(self.data, *own)
 
     def for_aggregator(self) -> Self:
-        """Returns a copy to send to the aggregator, without the files of availability, data and
-        task."""
-        return self._sent_with(self.privacy.mechanism)
+        """Returns a copy to send to the aggregator, without the files of availability, data, task
+        and devices' optimizer."""
+        return self._sent_with(self.privacy.mechanism, self.training.server)
 
     def _sent_with(self, *whole: BaseModel | None) -> Self:
         """Returns a copy in which only some tables keep the content of their files."""
@@ -191,7 +194,9 @@ class Scenario(Table):
             return _as_given(table) if table in whole else _without_content(table)
 
         # `model_copy` runs no validators, which would need content that some tables lack.
-        hold = self.participation.hold
+        hold, training, client = self.participation.hold, self.training, self.training.client
+        if isinstance(client, FedAvg) and isinstance(client.optimizer, ContentFile):
+            client = client.model_copy(update={"optimizer": sent(client.optimizer)})
         parts = {
             "participation": self.participation.model_copy(
                 update={"hold": None if hold is None else sent(hold)}
@@ -199,7 +204,13 @@ class Scenario(Table):
             "privacy": self.privacy.model_copy(update={"mechanism": sent(self.privacy.mechanism)}),
             "availability": sent(self.availability),
             "data": sent(self.data),
-            "training": self.training.model_copy(update={"task": sent(self.training.task)}),
+            "training": training.model_copy(
+                update={
+                    "task": sent(training.task),
+                    "client": client,
+                    "server": sent(training.server),
+                }
+            ),
             # Workers simulate and train; the answer is computed from the trace.
             "analytics": None,
         }
@@ -215,9 +226,9 @@ class Scenario(Table):
 
     @property
     def training_files(self) -> tuple[ContentFile, ...]:
-        """The data and task tables that name a file which training reads."""
-        tables = (self.data, self.training.task)
-        return tuple(table for table in tables if isinstance(table, ContentFile))
+        """The tables of data, task and optimizers that name a file which training reads."""
+        own = [self.data] if isinstance(self.data, ContentFile) else []
+        return (*own, *self.training.files)
 
     def demand_trust_of_training(self) -> None:
         """Raises InputError if a training would execute code that came with a trace or run."""
@@ -228,8 +239,8 @@ class Scenario(Table):
     def demand_trust(self) -> None:
         """Raises InputError if a run would execute code that came with a trace or run."""
         for table in self.content_files:
-            # Availability and data are executed in every run, and a task only in a training.
-            is_run = table is not self.training.task or self.training.enabled
+            # Availability and data are executed in every run, the others only in a training.
+            is_run = self.training.enabled or table not in self.training.files
             if isinstance(table, PythonFile) and is_run:
                 table.demand_trust()
 
@@ -745,7 +756,9 @@ class Scenario(Table):
         for key in FILE_KEYS:
             *path, name = key.split(".")
             table = functools.reduce(lambda each, part: each.get(part, {}), path, tables)
-            table.pop(name, None)
+            # An optimizer may be only a name.
+            if isinstance(table, dict):
+                table.pop(name, None)
         # The order of keys in a file has no meaning, so it must not matter here.
         return hashlib.sha256(json.dumps(tables, sort_keys=True).encode()).hexdigest()
 

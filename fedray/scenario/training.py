@@ -3,15 +3,18 @@
 import math
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, Tag, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
-from fedray.base.table import NonNegative, Positive, Share, Table, told_apart_by
+from fedray.base.table import NonNegative, Positive, PositiveShare, Share, Table, told_apart_by
+from fedray.scenario.content import ContentFile, PythonFile
 from fedray.scenario.data_file import Digest, NamesDataFiles
 from fedray.scenario.planted import Planted
 from fedray.scenario.tasks import AnyTask, NextWordTask
 from fedray.scenario.weighting import AnyWeighting, MeanWeighting
 
 __all__ = [
+    "CustomOptimizer",
+    "CustomServer",
     "FedAvg",
     "FedProx",
     "FedSGD",
@@ -30,12 +33,47 @@ BelowOne = Annotated[float, Field(ge=0, lt=1)]
 Count = Annotated[int, Field(gt=0, lt=2**31)]
 
 
+class Schedule(Table):
+    """Factor on a learning rate over the rounds.
+
+    It rises linearly from 1 / warmup_rounds to 1, follows `shape`, and falls linearly to 0 over the
+    last cooldown_rounds.
+    """
+
+    warmup_rounds: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    """Number of rounds at the start in which the factor rises to 1."""
+    shape: Literal["constant", "cosine"] = "constant"
+    """Factor after the warm-up: 1, or half a cosine wave from 1 down to `final`."""
+    final: Share = 0.0
+    """Factor at the end of the cosine."""
+    cooldown_rounds: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    """Number of rounds at the end in which the factor falls to 0."""
+
+    def factor(self, round_index: int, rounds: int) -> float:
+        """Returns the factor on the learning rate in a round, from 0 to rounds - 1."""
+        # Round 0 has a positive rate, and so has the last round below: a round whose step is zero
+        # would spend privacy for nothing.
+        warmup = self.warmup_rounds
+        rise = min(1.0, (round_index + 1) / warmup) if warmup else 1.0
+        fall = 1.0
+        if self.cooldown_rounds:
+            fall = min(1.0, (rounds - round_index) / (self.cooldown_rounds + 1))
+        shape = 1.0
+        if self.shape == "cosine":
+            # The wave runs from the end of the warm-up to the last round.
+            span = max(1, rounds - 1 - warmup)
+            progress = min(1.0, max(0.0, (round_index - warmup) / span))
+            wave = 0.5 * (1.0 + math.cos(math.pi * progress))
+            shape = self.final + (1.0 - self.final) * wave
+        return rise * shape * fall
+
+
 class WorkTable(Table):
     """The table of a kind of local training; the key `kind` selects it."""
 
     implementation: ClassVar[str]
-    """`module:name` of the work: called with this table, a task, a source of examples and a seed,
-    it returns a `DeviceWork`."""
+    """`module:name` of the work: called with this table, a task, a source of examples, a seed and
+    the number of rounds, it returns a `DeviceWork`."""
 
 
 class LocalSteps(WorkTable):
@@ -52,6 +90,26 @@ class LocalSteps(WorkTable):
     least one. Padding does not count. Default: no cap. Only for examples that are texts."""
 
 
+class CustomOptimizer(PythonFile):
+    """The user's own optimizer of local steps, from a Python file that imports all it needs.
+
+    The file defines `optimizer`, a function or a class. `optimizer(parameters, learning_rate)` gets
+    a list of tensors, the parameters of one device, and returns a `torch.optim.Optimizer` of them.
+    It is called for every device and round. Reading a trace does not run it.
+    """
+
+    kind: Literal["custom"]
+    """The user's own optimizer."""
+    table: ClassVar[str] = "training.client.optimizer"
+
+
+AnyOptimizer = Annotated[
+    Annotated[Literal["sgd", "adam"], Tag("name")] | Annotated[CustomOptimizer, Tag("custom")],
+    Discriminator(lambda given: "name" if isinstance(given, str) else "custom"),
+]
+"""A built-in optimizer of local steps by its name, or the table of a user's own."""
+
+
 class FedAvg(LocalSteps):
     """Local stochastic gradient descent (federated averaging, McMahan et al. 2017, Algorithm 1).
 
@@ -66,18 +124,38 @@ class FedAvg(LocalSteps):
     epochs: Positive | None = None
     """Number of passes over the device's examples per round, rounded up to whole steps. Default:
     `local_steps` is used."""
-    optimizer: Literal["sgd", "adam"] = "sgd"
-    """Optimizer of the local steps. Its state is reset in every round."""
+    optimizer: AnyOptimizer = "sgd"
+    """Optimizer of the local steps, "sgd" or "adam", or a table with `kind = "custom"` and `file`.
+    Its state is reset in every round."""
     momentum: BelowOne = 0.0
     """Share of the previous local step that is kept; only for sgd."""
+    # The keys below are left out at their defaults, so that scenarios without them keep their
+    # digest.
+    nesterov: Annotated[bool, Field(exclude_if=lambda nesterov: not nesterov)] = False
+    """Whether a step is momentum * velocity + gradient (Sutskever et al. 2013); only for sgd."""
+    weight_decay: Annotated[float, Field(ge=0, exclude_if=lambda decay: decay == 0)] = 0.0
+    """Factor in the term weight_decay * w: of the gradient for sgd, and of the step for adam, which
+    is then AdamW."""
+    gradient_norm: Positive | None = None
+    """Largest norm of a gradient of a local step, over all parameters; longer ones are scaled down.
+    Default: no limit. The whole update is clipped to privacy.clip_norm besides."""
+    schedule: Annotated[Schedule, Field(exclude_if=lambda schedule: schedule == Schedule())] = (
+        Schedule()
+    )
+    """Factor on the learning rate over the rounds."""
+    step_decay: Annotated[PositiveShare, Field(exclude_if=lambda decay: decay == 1)] = 1.0
+    """Factor on the learning rate after every local step of a round."""
 
     @model_validator(mode="after")
-    def _momentum_is_of_sgd(self) -> Self:
+    def _keys_are_of_the_optimizer(self) -> Self:
         # A key that is never read would let a user believe in an effect that is not there.
-        if self.momentum and self.optimizer == "adam":
-            raise ValueError(
-                f"momentum={self.momentum:g}: adam has its own; leave it out, or take sgd"
-            )
+        own = {"sgd": (), "adam": ("momentum", "nesterov")}
+        name = self.optimizer if isinstance(self.optimizer, str) else "a file"
+        for key in own.get(name, ("momentum", "nesterov", "weight_decay")):
+            if value := getattr(self, key):
+                raise ValueError(f"{key}={value:g}: {name} has its own; leave it out, or take sgd")
+        if self.nesterov and not self.momentum:
+            raise ValueError("nesterov=true: needs momentum; set it, or leave nesterov out")
         return self
 
 
@@ -116,41 +194,6 @@ AnyWork = Annotated[
 """Tables of local training, distinguished by `kind`."""
 
 
-class Schedule(Table):
-    """Factor on the server's learning rate over the rounds.
-
-    It rises linearly from 1 / warmup_rounds to 1, follows `shape`, and falls linearly to 0 over the
-    last cooldown_rounds.
-    """
-
-    warmup_rounds: Annotated[int, Field(ge=0, lt=2**31)] = 0
-    """Number of rounds at the start in which the factor rises to 1."""
-    shape: Literal["constant", "cosine"] = "constant"
-    """Factor after the warm-up: 1, or half a cosine wave from 1 down to `final`."""
-    final: Share = 0.0
-    """Factor at the end of the cosine."""
-    cooldown_rounds: Annotated[int, Field(ge=0, lt=2**31)] = 0
-    """Number of rounds at the end in which the factor falls to 0."""
-
-    def factor(self, round_index: int, rounds: int) -> float:
-        """Returns the factor on the learning rate in a round, from 0 to rounds - 1."""
-        # Round 0 has a positive rate, and so has the last round below: a round whose step is zero
-        # would spend privacy for nothing.
-        warmup = self.warmup_rounds
-        rise = min(1.0, (round_index + 1) / warmup) if warmup else 1.0
-        fall = 1.0
-        if self.cooldown_rounds:
-            fall = min(1.0, (rounds - round_index) / (self.cooldown_rounds + 1))
-        shape = 1.0
-        if self.shape == "cosine":
-            # The wave runs from the end of the warm-up to the last round.
-            span = max(1, rounds - 1 - warmup)
-            progress = min(1.0, max(0.0, (round_index - warmup) / span))
-            wave = 0.5 * (1.0 + math.cos(math.pi * progress))
-            shape = self.final + (1.0 - self.final) * wave
-        return rise * shape * fall
-
-
 class ServerStep(Table):
     """Base class of server optimizer tables."""
 
@@ -158,6 +201,18 @@ class ServerStep(Table):
     """Step size of the server."""
     schedule: Schedule = Schedule()
     """Factor on the step size over the rounds."""
+    weight_decay: Annotated[float, Field(ge=0, exclude_if=lambda decay: decay == 0)] = 0.0
+    """Share of the model that every step of size 1 takes away: before the step,
+    w -= learning_rate * weight_decay * w."""
+
+    @model_validator(mode="after")
+    def _decays_at_most_to_zero(self) -> Self:
+        if self.learning_rate * self.weight_decay > 1:
+            raise ValueError(
+                f"weight_decay={self.weight_decay:g}: times learning_rate={self.learning_rate:g} "
+                "exceeds 1, so the model would change its sign; lower it"
+            )
+        return self
 
 
 class ServerSGD(ServerStep):
@@ -210,11 +265,26 @@ class ServerYogi(_Adaptive):
     """Decay rate of v."""
 
 
+class CustomServer(PythonFile, ServerStep):
+    """The user's own optimizer, from a Python file that imports all it needs.
+
+    The file defines `optimizer`, a function or a class. `optimizer(parameters, learning_rate)` gets
+    a list of one tensor, all parameters of the model [D], and returns a `torch.optim.Optimizer` of
+    it. Its gradient is the mean update, with the opposite sign. With a `schedule`, the option `lr`
+    is set before every step. Reading a trace does not run it.
+    """
+
+    kind: Literal["custom"] = "custom"
+    """The user's own optimizer."""
+    table: ClassVar[str] = "training.server"
+
+
 AnyServerStep = Annotated[
     Annotated[ServerSGD, Tag("sgd")]
     | Annotated[ServerAdagrad, Tag("adagrad")]
     | Annotated[ServerAdam, Tag("adam")]
-    | Annotated[ServerYogi, Tag("yogi")],
+    | Annotated[ServerYogi, Tag("yogi")]
+    | Annotated[CustomServer, Tag("custom")],
     told_apart_by("kind", "sgd"),
 ]
 """Tables of server optimizers, distinguished by `kind`."""
@@ -314,6 +384,12 @@ class Training(Table):
     def rounds_between(self, rounds: int) -> int:
         """Returns the number of rounds between two evaluations in a training of so many rounds."""
         return self.evaluate_every or max(10, math.ceil(rounds / 50))
+
+    @property
+    def files(self) -> tuple[ContentFile, ...]:
+        """The tables of the task and of the optimizers that name a file."""
+        tables = (self.task, getattr(self.client, "optimizer", None), self.server)
+        return tuple(table for table in tables if isinstance(table, ContentFile))
 
     @model_validator(mode="before")
     @classmethod

@@ -670,20 +670,23 @@ def _data_of(run: TrainedRun) -> str:
 
 
 def _name_tasks(tables: Sequence[dict[str, Any]], runs: Sequence[TrainedRun]) -> None:
-    """Replaces the digest of a user's task in the settings [R] of runs [R] by the name of its file,
-    with a part of the digest if files of one name differ."""
-    key = "training.task.sha256"
-    files = {
-        table[key]: Path(run.document["scenario"]["training"]["task"]["file"]).name
-        for table, run in zip(tables, runs, strict=True)
-        if key in table
-    }
-    names = list(files.values())
-    for table in tables:
-        if digest := table.pop(key, None):
-            name = files[digest]
-            is_only = names.count(name) == 1
-            table["training.task.file"] = name if is_only else f"{name} {digest[:8]}"
+    """Replaces the digests of a user's task and optimizers in the settings [R] of runs [R] by the
+    names of their files, with a part of the digest if files of one name differ."""
+    for place in ("task", "client.optimizer", "server"):
+        key = f"training.{place}.sha256"
+        files: dict[str, str] = {}
+        for table, run in zip(tables, runs, strict=True):
+            if key in table:
+                own = run.document["scenario"]["training"]
+                for part in place.split("."):
+                    own = own[part]
+                files[table[key]] = Path(own["file"]).name
+        names = list(files.values())
+        for table in tables:
+            if digest := table.pop(key, None):
+                name = files[digest]
+                is_only = names.count(name) == 1
+                table[f"training.{place}.file"] = name if is_only else f"{name} {digest[:8]}"
 
 
 def _gathered(runs: Sequence[TrainedRun]) -> list[dict[int, TrainedRun]]:

@@ -86,6 +86,15 @@ class ModelAggregator:
         self._older.clear()
         return self._rule.clip(), self._parameters()
 
+    def rehearse(self, dimension: int) -> None:
+        """Takes two steps on a model of zeros [D], so that an optimizer of a user fails before the
+        training. Raises ScenarioError."""
+        optimizer = optimizer_of(self._scenario, dimension, self._device)
+        parameters_D = torch.zeros(dimension, device=self._device)
+        for _ in range(2):
+            optimizer.apply(parameters_D, torch.ones_like(parameters_D), 0)
+        optimizer.load(optimizer.state())
+
     def add(self, total: NDArray[np.int64]) -> None:
         """Adds a trainer's sum [P] of encoded updates to that of the round; or W [P]."""
         self._encoding.add(self._total_P, total)

@@ -1,20 +1,36 @@
 """Server optimizers: from the mean update of a round to the next parameters. To add one:
 docs/extending.md.
 
-Shape suffix: D parameters. Every step treats each coordinate separately.
+Shape suffix: D parameters. Built-in steps treat each coordinate separately.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
+from fedray.base.rng import Stream, stream_seed
 from fedray.runtime import devices
+from fedray.runtime.devices import own_draws, seed_draws
 from fedray.scenario import Scenario
-from fedray.scenario.training import ServerAdagrad, ServerAdam, ServerSGD, ServerYogi
+from fedray.scenario.python_file import OptimizerFile
+from fedray.scenario.training import (
+    CustomServer,
+    Schedule,
+    ServerAdagrad,
+    ServerAdam,
+    ServerSGD,
+    ServerYogi,
+)
+
+_NUMBERS = (bool, int, float)
+_OF_TORCH = vars(torch.optim.SGD([torch.zeros(1)], lr=0.1)).keys()
+"""Attributes that every optimizer has."""
 
 
 class ServerOptimizer(ABC):
@@ -32,13 +48,16 @@ class ServerOptimizer(ABC):
     ) -> None:
         self._schedule = scenario.training.server.schedule
         self._learning_rate = scenario.training.server.learning_rate
+        self._weight_decay = scenario.training.server.weight_decay
         self._rounds = scenario.rounds.count
         self._vectors = {name: torch.zeros(dimension, device=device) for name in vectors}
 
     def apply(self, parameters_D: Tensor, mean_D: Tensor, round_index: int) -> None:
         """Takes the step of a round in place; may overwrite the mean of its updates."""
-        factor = self._schedule.factor(round_index, self._rounds)
-        self._step(parameters_D, mean_D, self._learning_rate * factor)
+        learning_rate = self._learning_rate * self._schedule.factor(round_index, self._rounds)
+        if self._weight_decay:
+            parameters_D.mul_(1.0 - learning_rate * self._weight_decay)
+        self._step(parameters_D, mean_D, learning_rate)
 
     @abstractmethod
     def _step(self, parameters_D: Tensor, mean_D: Tensor, learning_rate: float) -> None: ...
@@ -107,9 +126,132 @@ class AdaptiveStep(ServerOptimizer):
         parameters_D.addcdiv_(m_D, v_D.sqrt().add_(table.epsilon), value=learning_rate)
 
 
+class CustomStep(ServerOptimizer):
+    """A user's optimizer of the whole model; see `fedray.scenario.training.CustomServer`.
+
+    A checkpoint has the optimizer's `state`, tensors and numbers, and the numbers among its
+    options. Whatever else changes in a step would be lost, so it is refused after that step.
+    """
+
+    def __init__(
+        self, table: CustomServer, scenario: Scenario, dimension: int, device: torch.device
+    ) -> None:
+        super().__init__(scenario, dimension, device, ())
+        self._file = OptimizerFile(table)
+        self._seed = scenario.training_seed
+        self._is_scheduled = table.schedule != Schedule()
+        self._round_index = 0
+        # The optimizer knows the parameters by this tensor, which has their memory in a step.
+        self._vector = torch.zeros(dimension, device=device)
+        self._optimizer: Any = None
+        self._constant: list[Any] = []
+        """Everything of the optimizer that no checkpoint has, when it was made."""
+
+    def apply(self, parameters_D: Tensor, mean_D: Tensor, round_index: int) -> None:
+        self._round_index = round_index
+        device = parameters_D.device
+        with own_draws(device):
+            # Draws of a round do not depend on earlier rounds, which a resumed run has not drawn.
+            seed_draws(device, stream_seed(self._seed, Stream.OPTIMIZER_STEP, round_index))
+            super().apply(parameters_D, mean_D, round_index)
+
+    def _step(self, parameters_D: Tensor, mean_D: Tensor, learning_rate: float) -> None:
+        self._vector.data = parameters_D
+        if self._optimizer is None:
+            self._begin()
+        if self._is_scheduled:
+            for group in self._optimizer.param_groups:
+                if "lr" not in group:
+                    raise self._file.refused(
+                        "its param_groups have no 'lr', which training.server.schedule sets",
+                        "leave the schedule out, or name the learning rate 'lr'",
+                    )
+                group["lr"] = learning_rate
+        # Optimizers descend, and an update is added.
+        self._vector.grad = mean_D.neg_()
+        self._file.step(self._optimizer)
+        if self._vector.data_ptr() != parameters_D.data_ptr():
+            parameters_D.copy_(self._vector)
+        self._check()
+
+    def _begin(self) -> None:
+        self._optimizer = self._file.made([self._vector], self._learning_rate)
+        self._constant = self._unsaved()
+
+    def _saved(self) -> Iterator[tuple[str, Any]]:
+        """Yields everything that a checkpoint has, by name."""
+        for key, value in self._optimizer.state.items():
+            if key is self._vector:
+                yield from ((f"own.{name}", each) for name, each in value.items())
+            else:
+                yield f"shared.{key}", value
+        for key, value in self._optimizer.param_groups[0].items():
+            if type(value) in _NUMBERS:
+                yield f"option.{key}", value
+
+    def _unsaved(self) -> list[Any]:
+        """Returns the attributes that the user's class adds, and the options that are not numbers,
+        as a flat list."""
+        attributes = {
+            name: value for name, value in vars(self._optimizer).items() if name not in _OF_TORCH
+        }
+        options = [
+            [each for key, each in group.items() if key != "params" and type(each) not in _NUMBERS]
+            for group in self._optimizer.param_groups
+        ]
+        return [*attributes, *tree_leaves(attributes), *tree_leaves(options)]
+
+    def _check(self) -> None:
+        """Refuses an optimizer that a checkpoint cannot restore. Raises ScenarioError."""
+        remedy = "keep what changes in `state`, as tensors or numbers"
+        for name, value in self._saved():
+            if type(value) not in _NUMBERS and not isinstance(value, Tensor):
+                raise self._file.refused(
+                    f"{name.partition('.')[2]!r} in its state is a {type(value).__name__}, which "
+                    "no checkpoint can have",
+                    remedy,
+                )
+        now = self._unsaved()
+        tensors = [each for each in now if isinstance(each, Tensor)]
+        if tensors or now != self._constant:
+            raise self._file.refused(
+                "its attributes hold a tensor, or change in a step, so a checkpoint lacks them",
+                remedy,
+            )
+
+    def state(self) -> dict[str, NDArray]:
+        found = {}
+        for name, value in self._saved() if self._optimizer is not None else ():
+            if not isinstance(value, Tensor):
+                found[f"number.{name}"] = np.array(value)
+                continue
+            # Torch keeps numbers of steps on the CPU, whatever the device.
+            place = "beside" if value.device == self._vector.device else "host"
+            found[f"{place}.{name}"] = devices.on_host(value).copy()
+        return found
+
+    def load(self, state: dict[str, NDArray]) -> None:
+        if not state:
+            return
+        self._begin()
+        self._optimizer.state.clear()
+        for name, array in state.items():
+            kind, place, key = name.split(".", 2)
+            value = array.item() if kind == "number" else torch.from_numpy(np.array(array))
+            if kind == "beside":
+                value = value.to(self._vector.device)
+            if place == "option":
+                self._optimizer.param_groups[0][key] = value
+            elif place == "own":
+                self._optimizer.state[self._vector][key] = value
+            else:
+                self._optimizer.state[key] = value
+
+
 OPTIMIZERS: dict[str, Callable[..., ServerOptimizer]] = {
     "adagrad": AdaptiveStep,
     "adam": AdaptiveStep,
+    "custom": CustomStep,
     "sgd": SGDStep,
     "yogi": AdaptiveStep,
 }

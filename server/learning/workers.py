@@ -23,6 +23,7 @@ class AggregatorWorker(WorkerProxy):
     start, load = called_and_kept("start"), called_and_kept("load")
     commit, older_version = called_and_kept("commit"), called_and_kept("older_version")
     add, draw_noise, state = called("add"), called("draw_noise"), called("state")
+    rehearse = called("rehearse")
 
     def restart(self) -> None:
         """Restarts a lost aggregator, without state. Raises AggregatorLost after too many."""

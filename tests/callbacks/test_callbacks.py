@@ -14,6 +14,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from test_docs import DOCS, blocks_of
+
+from fedray.trace.trained import TrainedRun
 
 pytestmark = pytest.mark.outside
 
@@ -150,3 +153,28 @@ def test_a_log_of_fedscale_has_the_rounds_that_were_completed(
     pairs = logged(log)
     assert pairs == [("4", 1), ("7", 1), ("9", 1), ("2", 2), ("3", 2), ("4", 3), ("9", 3)]
     assert audited(log, tmp_path, fedray_command) == limits(pairs) == (2, 2)
+
+
+@pytest.mark.slow
+def test_a_flower_app_and_its_translation_train_alike(
+    tmp_path: Path, fedray_command, monkeypatch
+) -> None:
+    """The files of docs/switch.md: their model, start and numbers of examples are equal, later losses are close."""
+    for block in blocks_of(DOCS / "switch.md"):
+        if block.title:
+            (tmp_path / block.title).write_text(block.text, encoding="utf-8")
+    theirs = run_in("flwr", "run_moved_app.py", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    code, _, told = fedray_command("--quiet", "run", "moved.toml", "--out", "moved")
+    assert code == 0, told
+    run = TrainedRun.open(tmp_path / "moved" / "training")
+    assert run.document["parameters"] == theirs["shapes"]
+    trained = run.metrics["trained"].tolist()
+    assert [30 * each for each in trained] == theirs["examples"] == 15 * [600]
+    assert run.document["evaluated"]["examples"] == 300
+    ours = [run.document["start"]["loss"], *run.metrics["evaluation_loss"]]
+    assert ours[0] == pytest.approx(theirs["losses"][0], rel=1e-6)
+    # Two trainings of this app, or of its translation, by other seeds are as far apart.
+    np.testing.assert_allclose(ours, theirs["losses"], atol=0.08)
+    assert max(ours[-1], theirs["losses"][-1]) < 0.75 * ours[0]

@@ -76,6 +76,38 @@ def test_gpus_have_room_for_whole_shares(
     assert placement.trainers_on(gpus) == room
 
 
+def test_the_parameters_of_a_round_are_pinned_and_copied_once(
+    small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the number of groups. The copies stay on the CPU here."""
+    trainer = LocalTrainer(small(*TRAINED))
+    start, order = trainer.initial_parameters(), TrainOrder(0, np.split(np.arange(12), 4))
+    expected = trainer.train(order, start)
+    pinned: list[tuple[int, ...]] = []
+    copied: list[tuple[int, ...]] = []
+    empty, to = torch.empty, torch.Tensor.to
+
+    def made(*shape: Any, pin_memory: bool = False, **more: Any) -> torch.Tensor:
+        found = empty(*shape, **more)
+        if pin_memory:
+            pinned.append(tuple(found.shape))
+        return found
+
+    def moved(tensor: torch.Tensor, *target: Any, non_blocking: bool = False, **more: Any) -> Any:
+        if target and target[0] == torch.device("cuda:0"):
+            assert non_blocking
+            copied.append(tuple(tensor.shape))
+            return tensor.clone()
+        return to(tensor, *target, **more)
+
+    monkeypatch.setattr(torch, "empty", made)
+    monkeypatch.setattr(torch.Tensor, "to", moved)
+    monkeypatch.setattr(trainer, "_device", torch.device("cuda:0"))
+    found = trainer.train(order, start)
+    assert pinned == copied == [(start.size,)]
+    assert (found[1] == expected[1]).all()
+
+
 def test_threads_fill_the_last_gpu_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     placement = Placement(backend="in-process", trainer_gpus=0.5, aggregator_gpus=0.5)

@@ -1,5 +1,6 @@
 """Devices with different numbers of steps: a device trained in a group against the device by itself."""
 
+from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
@@ -11,12 +12,15 @@ from small_tasks import CASES, EXAMPLES, VECTORS, RandomExamples, made
 from fedray.clients.trainer import LocalTrainer
 from fedray.clients.work.work import WorkOrder, WorkResult
 from fedray.scenario.tasks import MlpTask
-from fedray.scenario.training import FedAvg, FedProx, FedSGD
+from fedray.scenario.training import CustomOptimizer, FedAvg, FedProx, FedSGD
 from fedray.wire.messages import TrainOrder
 
 HELD = np.array([2, 6, 1, 6, 3, 5, 2], np.int64)
 """Examples of the devices, in no order, at most EXAMPLES."""
 DEVICES = np.arange(HELD.size, dtype=np.uint64) + 40
+OWN = CustomOptimizer(
+    kind="custom", file=str(Path(__file__).parent / "tasks" / "device_optimizer.py")
+)
 WORKS = {
     "sgd": FedAvg(learning_rate=0.3, batch_size=2, epochs=2),
     "momentum": FedAvg(learning_rate=0.1, batch_size=2, epochs=2, momentum=0.8),
@@ -25,6 +29,17 @@ WORKS = {
     "fedprox with momentum": FedProx(learning_rate=0.1, batch_size=2, epochs=2, momentum=0.5),
     "capped": FedAvg(learning_rate=0.3, batch_size=2, epochs=1.5, max_examples=4),
     "steps by number": FedAvg(learning_rate=0.3, batch_size=2, local_steps=3),
+    "nesterov, decays and a norm": FedAvg(
+        learning_rate=0.1,
+        batch_size=2,
+        epochs=2,
+        momentum=0.8,
+        nesterov=True,
+        weight_decay=0.1,
+        gradient_norm=0.5,
+        step_decay=0.9,
+    ),
+    "file": FedAvg(learning_rate=0.1, batch_size=2, epochs=2, optimizer=OWN),
     "one gradient": FedSGD(learning_rate=0.5),
 }
 
@@ -54,7 +69,7 @@ def test_a_device_of_an_uneven_group_learns_what_it_learns_by_itself(case: str, 
         assert single.updates.any()
 
 
-@pytest.mark.parametrize("work", ["sgd", "momentum", "adam", "fedprox"])
+@pytest.mark.parametrize("work", ["sgd", "momentum", "adam", "fedprox", "file"])
 def test_no_step_is_computed_that_a_device_does_not_take(work: str, monkeypatch) -> None:
     """Counts the devices of every step, and the examples that are read."""
     task, table = made(MlpTask(hidden=(4,)), VECTORS), WORKS[work]

@@ -1,6 +1,7 @@
 """What devices compute: steps against those written out by hand, and groups of any size."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from pkgutil import resolve_name
 
 import numpy as np
@@ -17,7 +18,7 @@ from fedray.clients.trainer import LocalTrainer
 from fedray.clients.work.orders import example_orders
 from fedray.clients.work.work import WorkOrder, WorkResult
 from fedray.encoding.tables import FIXED_POINT_BITS
-from fedray.scenario.training import FedAvg, FedProx, FedSGD
+from fedray.scenario.training import CustomOptimizer, FedAvg, FedProx, FedSGD, Schedule
 from fedray.wire.messages import Metric, TrainOrder
 
 HELD = np.array([5, 12, 3, 40], np.int64)
@@ -46,16 +47,21 @@ def order(made: ModuleTask, device_ids=DEVICES, held=HELD, round_index: int = 3)
 def computed(table, made: ModuleTask, work_order: WorkOrder) -> WorkResult:
     assert made.source is not None
     make = resolve_name(table.implementation)
-    return make(table, made, made.source, seed=7).compute(work_order)
+    return make(table, made, made.source, seed=7, rounds=10).compute(work_order)
 
 
 def by_hand(table: FedAvg, made: ModuleTask, device: int, steps: int) -> torch.Tensor:
     """A device's update by torch's own optimiser on the module's own parameters."""
     module = model()
     start = [part.detach().clone() for part in module.parameters()]
-    kind = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}[table.optimizer]
-    extra = {"momentum": table.momentum} if table.optimizer == "sgd" else {}
-    optimizer = kind(module.parameters(), lr=table.learning_rate, **extra)
+    kind = {"sgd": torch.optim.SGD, "adam": torch.optim.AdamW}.get(str(table.optimizer))
+    kind = kind or torch.optim.RMSprop
+    extra: dict = {"weight_decay": table.weight_decay}
+    if table.optimizer == "sgd":
+        extra |= {"momentum": table.momentum, "nesterov": table.nesterov}
+    rate = table.learning_rate * table.schedule.factor(3, 10)
+    optimizer = kind(module.parameters(), lr=rate, **extra)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, table.step_decay)
     usable = min(int(HELD[device]), table.max_examples or 10**9)
     key = stream_key(7, Stream.EXAMPLE_ORDER)
     positions = example_orders(
@@ -72,11 +78,17 @@ def by_hand(table: FedAvg, made: ModuleTask, device: int, steps: int) -> torch.T
             for part, begun in zip(module.parameters(), start, strict=True)
         )
         (loss + 0.5 * proximal * away).backward()
+        if table.gradient_norm is not None:
+            nn.utils.clip_grad_norm_(module.parameters(), table.gradient_norm)
         optimizer.step()
+        scheduler.step()
     parts = zip(module.parameters(), start, strict=True)
     return torch.cat([(part.detach() - begun).flatten() for part, begun in parts])
 
 
+RMSPROP = Path(__file__).parent / "tasks" / "rmsprop.py"
+HALF = Schedule(warmup_rounds=8)
+"""Half the learning rate in round 3."""
 TABLES = {
     "plain": FedAvg(learning_rate=0.5, batch_size=4, local_steps=3),
     "momentum": FedAvg(learning_rate=0.1, batch_size=4, local_steps=5, momentum=0.8),
@@ -84,6 +96,48 @@ TABLES = {
     "proximal": FedProx(learning_rate=0.5, batch_size=4, local_steps=5, proximal=0.7),
     "epochs": FedAvg(learning_rate=0.3, batch_size=4, epochs=1.5),
     "epochs with adam": FedAvg(learning_rate=0.01, batch_size=4, epochs=1, optimizer="adam"),
+    "plain with all": FedAvg(
+        learning_rate=0.5,
+        batch_size=4,
+        epochs=2,
+        weight_decay=0.1,
+        gradient_norm=0.3,
+        schedule=HALF,
+        step_decay=0.7,
+    ),
+    "nesterov with all": FedAvg(
+        learning_rate=0.2,
+        batch_size=4,
+        epochs=2,
+        momentum=0.8,
+        nesterov=True,
+        weight_decay=0.1,
+        gradient_norm=0.3,
+        schedule=HALF,
+        step_decay=0.7,
+    ),
+    "adam with all": FedAvg(
+        learning_rate=0.02,
+        batch_size=4,
+        epochs=2,
+        optimizer="adam",
+        weight_decay=0.5,
+        gradient_norm=0.3,
+        schedule=HALF,
+        step_decay=0.7,
+    ),
+    "proximal with a norm": FedProx(
+        learning_rate=0.5, batch_size=4, local_steps=5, proximal=0.7, gradient_norm=0.2
+    ),
+    "file with all": FedAvg(
+        learning_rate=0.02,
+        batch_size=4,
+        epochs=2,
+        optimizer=CustomOptimizer(kind="custom", file=str(RMSPROP)),
+        gradient_norm=0.3,
+        schedule=HALF,
+        step_decay=0.7,
+    ),
     "few examples": FedAvg(learning_rate=0.3, batch_size=4, epochs=2, max_examples=7),
 }
 

@@ -220,7 +220,11 @@ def test_a_module_for_a_group_is_the_module_for_each_device(make, shape) -> None
         (None, "(No such file or directory); put a readable file there"),
         ("def task(:", "is not a readable Python file"),
         ("x = 1", "has no function 'task'"),
-        ("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
+        (
+            "import no_such_module",
+            "imports no_such_module in line 1, which is not installed: pip install no_such_module, or "
+            "put no_such_module.py beside the file",
+        ),
         ("raise SystemExit(0)", "SystemExit"),
         ("def task(seed):\n    raise KeyError(seed)", "task() failed: KeyError: 3"),
         (PLAIN.replace("def measure", "def other"), "lacks measure"),

@@ -11,9 +11,9 @@ import pytest
 
 from fedray.base.errors import InputError, ScenarioError
 from fedray.base.kept import cache_folder
-from fedray.clients.python_file import function_in
 from fedray.scenario import Scenario
 from fedray.scenario.availability import CustomAvailability
+from fedray.scenario.python_file import function_in
 from fedray.scenario.tasks import CustomTask
 
 CODE = b"def runs(*arguments):\n    return 31415\n"

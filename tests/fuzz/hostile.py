@@ -34,10 +34,10 @@ from fedray.clients.data import custom  # noqa: F401  (imported before the proce
 from fedray.clients.data.factory import source_of
 from fedray.clients.data.readers import parquet, tff_sqlite  # noqa: F401
 from fedray.clients.data.source import FIRST_HELD_OUT, DamagedExamples
-from fedray.clients.python_file import function_in
 from fedray.scenario import Scenario
 from fedray.scenario.content import PythonFile
 from fedray.scenario.data_file import content_digest
+from fedray.scenario.python_file import function_in
 
 SECONDS = 60
 MEMORY = 4 << 30

@@ -1,5 +1,6 @@
 """Noise, the aggregator and its optimizers stay on their device, shown on torch's device "meta" (tests/clients/tasks/on_device.py)."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -45,7 +46,11 @@ def test_every_stream_stays_on_its_device(
     assert not drawn_on_meta
 
 
-SERVERS = ("sgd", "adam", "adagrad", "yogi")
+OWN = Path(__file__).parents[1] / "clients/tasks/server_optimizer.py"
+SERVERS = {
+    **{name: f"{{kind='{name}'}}" for name in ("sgd", "adam", "adagrad", "yogi")},
+    "custom": f"{{kind='custom', file='{OWN}'}}",
+}
 
 
 @pytest.mark.parametrize("mechanism", ["blt-100", "tree", "identity"])
@@ -55,7 +60,7 @@ def test_an_aggregator_only_gives_out_the_parameters_of_a_round(
 ) -> None:
     scenario = small(
         "training.enabled=true",
-        f"training.server.kind='{server}'",
+        f"training.server={SERVERS[server]}",
         f"privacy.mechanism='{mechanism}'",
     )
     aggregator = ModelAggregator(scenario, "meta")

@@ -1,15 +1,20 @@
 """Server optimisers against their recurrences written out with scalars, and schedules."""
 
+import json
 import math
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from fedray.base.errors import ScenarioError
 from fedray.scenario.training import Schedule
 from fedray.server.learning.optimizers import optimizer_of
 from fedray.server.learning.training import greedy_shares
 
+OWN = Path(__file__).parents[1] / "clients/tasks/server_optimizer.py"
 UPDATES = [0.5, -0.25, 0.125, 0.0, -1.0]
 
 
@@ -18,12 +23,16 @@ def by_hand(server: dict, updates: list[float]) -> list[float]:
     w = m = v = velocity = 0.0
     path = []
     for update in updates:
+        w *= 1.0 - server["learning_rate"] * server.get("weight_decay", 0.0)
         if server["kind"] == "sgd":
             velocity = server["momentum"] * velocity + update
             step = velocity
             if server.get("nesterov"):
                 step = server["momentum"] * velocity + update
             w += server["learning_rate"] * step
+        elif server["kind"] == "custom":
+            m = 0.9 * m + 0.1 * update
+            w += server["learning_rate"] * m / math.sqrt(len(path) + 1)
         else:
             m = 0.9 * m + 0.1 * update
             if server["kind"] == "adagrad":
@@ -37,10 +46,17 @@ def by_hand(server: dict, updates: list[float]) -> list[float]:
     return path
 
 
+def with_server(small, server: dict, *overrides: str):
+    keys = ", ".join(f"{name}={json.dumps(value)}" for name, value in server.items())
+    return small("training.enabled=true", f"training.server={{{keys}}}", *overrides)
+
+
 SERVERS = [
     {"kind": "sgd", "momentum": 0.0, "learning_rate": 0.5},
     {"kind": "sgd", "momentum": 0.9, "learning_rate": 1.0},
     {"kind": "sgd", "momentum": 0.9, "learning_rate": 1.0, "nesterov": True},
+    {"kind": "sgd", "momentum": 0.9, "learning_rate": 0.5, "weight_decay": 0.2},
+    {"kind": "custom", "file": str(OWN), "learning_rate": 0.5, "weight_decay": 0.2},
     {"kind": "adagrad", "learning_rate": 0.1},
     {"kind": "adam", "learning_rate": 0.1},
     {"kind": "yogi", "learning_rate": 0.1},
@@ -49,11 +65,12 @@ SERVERS = [
 
 
 @pytest.mark.parametrize(
-    "server", SERVERS, ids=lambda table: " ".join(str(value) for value in table.values())
+    "server",
+    SERVERS,
+    ids=lambda table: " ".join(str(value).rpartition("/")[2] for value in table.values()),
 )
 def test_steps_are_those_of_the_papers_and_go_on_from_a_state(small, server: dict) -> None:
-    keys = [f"training.server.{name}={value}".lower() for name, value in server.items()]
-    scenario = small("training.enabled=true", *keys)
+    scenario = with_server(small, server)
     one, other = (optimizer_of(scenario, 2, torch.device("cpu")) for _ in range(2))
     parameters = torch.zeros(2)
     for index, (update, expected) in enumerate(zip(UPDATES, by_hand(server, UPDATES), strict=True)):
@@ -62,6 +79,68 @@ def test_steps_are_those_of_the_papers_and_go_on_from_a_state(small, server: dic
             one = other
         one.apply(parameters, torch.full((2,), update), index)
         assert parameters.tolist() == pytest.approx([expected] * 2, rel=1e-5, abs=1e-7)
+
+
+def own(tmp_path: Path, step: str, init: str = "") -> dict:
+    """The table of an optimizer with this body of its step."""
+    (tmp_path / "own.py").write_text(
+        "import torch\n\nclass Own(torch.optim.Optimizer):\n"
+        "    def __init__(self, parameters, rate):\n"
+        "        super().__init__(parameters, {'lr': rate})\n"
+        f"        {init}\n\n    @torch.no_grad()\n    def step(self):\n"
+        "        (part,) = self.param_groups[0]['params']\n        own = self.state[part]\n"
+        f"        {step}\n\noptimizer = Own\n"
+    )
+    return {"kind": "custom", "file": str(tmp_path / "own.py"), "learning_rate": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("step", "init", "says"),
+    [
+        ("own['seen'] = [part.clone()]", "", "'seen' in its state is a list, which no checkpoint"),
+        ("self.seen = part.clone()", "", "its attributes hold a tensor, or change in a step"),
+        ("self.taken += 1", "self.taken = 0", "its attributes hold a tensor, or change in a step"),
+        ("self.sums['a'] += 1", "self.sums = {'a': 0}", "its attributes hold a tensor, or change"),
+        ("raise KeyError('m')", "", "step() failed: KeyError: 'm'; correct line 12"),
+        ("import no_such_thing", "", "imports no_such_thing in line 12, which is not installed"),
+    ],
+)
+def test_an_optimizer_that_no_checkpoint_restores_is_refused_at_its_first_step(
+    small, tmp_path: Path, step: str, init: str, says: str
+) -> None:
+    server = own(tmp_path, step, init or "self.rate = 0.5")
+    optimizer = optimizer_of(with_server(small, server), 2, torch.device("cpu"))
+    with pytest.raises(ScenarioError, match=re.escape(says)) as raised:
+        optimizer.apply(torch.zeros(2), torch.ones(2), 0)
+    assert "own.py'" in str(raised.value)
+
+
+def test_everything_that_torch_s_own_optimizers_keep_is_restored(small, tmp_path: Path) -> None:
+    """Bit for bit; with draws of torch, and with a state shared by all parameters."""
+    kinds = {name: f"torch.optim.{name}" for name in ("Adam", "NAdam", "RAdam", "Adamax", "Rprop")}
+    for name, made in kinds.items():
+        (tmp_path / "own.py").write_text(f"import torch\noptimizer = {made}\n")
+        both_agree(small, {"kind": "custom", "file": str(tmp_path / "own.py")}, name)
+    shared = "self.state['all'] = self.state.get('all', 0) + 1; part.sub_(part.grad * self.state['all'] * torch.rand(2))"
+    both_agree(small, own(tmp_path, shared), "draws")
+
+
+def both_agree(small, server: dict, name: str) -> None:
+    """One optimizer, and one that continues from its state after every round."""
+    scenario = with_server(small, server, "training.server.schedule.warmup_rounds=3")
+    one = optimizer_of(scenario, 2, torch.device("cpu"))
+    expected, found = torch.zeros(2), torch.zeros(2)
+    state: dict = {}
+    for index, update in enumerate(UPDATES):
+        one.apply(expected, torch.full((2,), update), index)
+        torch.rand(3)  # others draw meanwhile
+        next_one = optimizer_of(scenario, 2, torch.device("cpu"))
+        next_one.load(state)
+        next_one.apply(found, torch.full((2,), update), index)
+        state = next_one.state()
+        assert {array.dtype.kind for array in state.values()} <= set("biuf"), name
+        assert torch.equal(found, expected), name
+    assert expected.any(), name
 
 
 def test_a_schedule_rises_follows_its_shape_and_falls() -> None:

@@ -37,7 +37,7 @@ HERE = Placement(backend="in-process")
 OFTEN = replace(HERE, checkpoint_seconds=0.0)
 ALONE = {
     "Attention": "",
-    "Encoder": "it draws random numbers, as dropout does",
+    "Encoder": "",
     "Recurrent": "torch.func.vmap does not take it (Batching rule not implemented for aten::lstm.input)",
     "FrozenNorm": "",
     "Tied": "its buffer 'calls' changes",
@@ -190,7 +190,7 @@ def test_draws_are_of_device_round_step_and_seed_and_none_are_made_in_evaluation
     """The module's one parameter moves by the mean of what its dropout lets through."""
     updates = {}
     task = own_task(Masked())
-    assert task.alone == ""  # known once it has seen examples
+    assert not task.draws  # known once it has seen examples
     for place, (seed, device, round_index) in enumerate(
         [(7, 0, 1), (8, 0, 1), (7, 1, 1), (7, 0, 2), (7, 0, 1)]
     ):
@@ -199,13 +199,86 @@ def test_draws_are_of_device_round_step_and_seed_and_none_are_made_in_evaluation
             round_index, np.array([device], np.uint64), np.array([20]), torch.zeros(1)
         )
         updates[place] = float(work.compute(order).updates)
-    assert task.alone == "it draws random numbers, as dropout does"
+    assert (task.alone, task.draws) == ("", True)
     *others, again = updates.values()
     assert len(set(others)) == 4
     assert again == updates[0]
     batch = {"inputs": torch.ones(1, 20, 500), "targets": torch.zeros(1, 20)}
     nats, _ = task.measure({"scale": torch.ones(1, 1)}, batch)["loss"]
     assert (nats == -1.0).all()
+
+
+class Drawing(nn.Module):
+    """Draws in all ways that a group of devices can."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(WIDTH, WIDTH)
+        self.body = nn.TransformerEncoderLayer(WIDTH, 2, 16, dropout=0.3, batch_first=True)
+        self.drops = nn.Sequential(nn.Dropout(0.3), nn.Dropout1d(0.2), nn.AlphaDropout(0.2))
+        self.out = nn.Linear(WIDTH, 2)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        states = self.drops(self.body(self.first(inputs)))
+        states = states + 0.1 * torch.randn_like(states) + 0.1 * torch.rand(WIDTH)
+        states = nn.functional.gumbel_softmax(states, dim=-1) + torch.rand_like(inputs)
+        states = states * torch.bernoulli(torch.sigmoid(states)) * torch.randn(5, WIDTH).exp()
+        return self.out(states.mean(dim=1))
+
+
+HELD = np.array([20, 7, 13, 20, 4, 20], np.int64)
+ALL = np.arange(HELD.size)
+
+
+def drawn(task: ModuleTask, places: np.ndarray) -> torch.Tensor:
+    """The updates of devices at these places, as one group, with uneven numbers of steps."""
+    source = FunctionSource(own_modules.examples)
+    work = LocalTraining(FedAvg(epochs=2, batch_size=4, learning_rate=0.1), task, source, 7)
+    start = torch.from_numpy(task.initial_parameters())
+    order = WorkOrder(3, places.astype(np.uint64), HELD[places], start)
+    return work.compute(order).updates
+
+
+def test_a_device_draws_the_same_in_any_group_and_by_itself(monkeypatch) -> None:
+    """As if devices trained one at a time, which needs nothing of all this; torch's generators stay as they are."""
+    torch.manual_seed(0)
+    module = Drawing()
+
+    def made() -> ModuleTask:
+        return ModuleTask(copy.deepcopy(module), None, nn.functional.cross_entropy)
+
+    together, slow = made(), made()
+    monkeypatch.setattr(slow, "_why_alone", lambda *given: "it is the slow twin")
+    state = torch.default_generator.get_state()
+    expected = drawn(slow, ALL)
+    for places in (ALL, ALL[::-1].copy(), ALL[1:4], ALL[2:3]):
+        found = drawn(together, places)
+        assert (together.alone, together.draws) == ("", True)
+        torch.testing.assert_close(found, expected[places], rtol=1e-4, atol=1e-5)
+    assert (torch.default_generator.get_state() == state).all()
+    # Others would differ by far more than rounding.
+    other = ALL.astype(np.uint64) + 100
+    source = FunctionSource(own_modules.examples)
+    work = LocalTraining(FedAvg(epochs=2, batch_size=4, learning_rate=0.1), together, source, 8)
+    start = torch.from_numpy(together.initial_parameters())
+    assert (work.compute(WorkOrder(3, other, HELD, start)).updates - expected).abs().max() > 0.01
+
+
+@pytest.mark.parametrize(
+    ("draw", "says"),
+    [
+        (lambda: torch.rand((), generator=torch.Generator()), "from a generator of its own"),
+        (lambda: torch.randperm(3).float().sum(), "by aten.randperm"),
+        (lambda: torch.empty(3).uniform_().sum(), "Cannot ask for different inplace randomness"),
+    ],
+)
+def test_devices_whose_draws_cannot_be_told_apart_train_one_at_a_time(draw: Any, says: str) -> None:
+    linear = nn.Linear(WIDTH, 2)
+    linear.register_forward_hook(lambda part, given, output: output + draw())
+    task = ModuleTask(linear, None, nn.functional.cross_entropy)
+    task.choose({"inputs": torch.randn(1, 9, WIDTH), "targets": torch.arange(9)[None] % 2})
+    assert says in task.alone
+    assert not task.draws
 
 
 class Ridge(ModuleTask):
@@ -227,12 +300,14 @@ def test_a_task_may_add_to_the_losses_of_devices_that_train_one_at_a_time() -> N
     linear = nn.Linear(WIDTH, 2)
     batch = {"inputs": torch.randn(1, 9, WIDTH), "targets": torch.arange(9)[None] % 2}
     parameters = {name: part.detach()[None] for name, part in linear.named_parameters()}
-    linear.register_forward_hook(lambda *_: torch.rand(()) and None)  # a draw that changes nothing
+    # A draw that changes nothing, by a generator that is no device's.
+    own = torch.Generator()
+    linear.register_forward_hook(lambda *_: torch.rand((), generator=own) and None)
     plain = ModuleTask(linear, None, nn.functional.cross_entropy)
     ridge = Ridge(linear, None, nn.functional.cross_entropy)
     for task in (plain, ridge):
         task.choose(batch)
-        assert task.alone == "it draws random numbers, as dropout does"
+        assert task.alone == "it draws random numbers from a generator of its own"
     loss, slopes = gradients_of(plain, parameters, batch)
     weight = parameters["weight"]
     for task in (ridge, AroundRidge(plain)):
@@ -262,7 +337,7 @@ import torch
 from fedray.clients.tasks.module import ModuleTask
 
 def task(seed):
-    module = torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.Linear(3, 1))
+    module = torch.nn.Sequential(torch.nn.RReLU(), torch.nn.Linear(3, 1))
     loss = lambda outputs, targets: (outputs - targets).mean()[None]
     return ModuleTask(module, None, loss, lambda outputs, targets: outputs[:, 0])
 """
@@ -297,7 +372,7 @@ def test_a_module_from_transformers_and_its_adapters_train() -> None:
                 torch.from_numpy(task.initial_parameters()),
             )
             updates.append(work.compute(order).updates[np.argsort(devices)])
-        assert task.alone == "it draws random numbers, as dropout does"
+        assert (task.alone, task.draws) == ("", True)
         assert torch.equal(*updates)
         assert updates[0].any(dim=1).all()
     assert all(torch.equal(part, before[name]) for name, part in model.named_parameters())

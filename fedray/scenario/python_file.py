@@ -13,6 +13,14 @@ from fedray.scenario.content import PythonFile
 T = TypeVar("T")
 # Prefix of the names of users' modules.
 _MODULES = "fedray_custom_"
+_DISTRIBUTIONS = {
+    "cv2": "opencv-python",
+    "PIL": "pillow",
+    "skimage": "scikit-image",
+    "sklearn": "scikit-learn",
+    "yaml": "pyyaml",
+}
+"""Packages that pip knows by another name than that of the import."""
 
 
 def called(what: str, call: Callable[[], T], passed_on: tuple[type[Exception], ...] = ()) -> T:
@@ -25,12 +33,14 @@ def called(what: str, call: Callable[[], T], passed_on: tuple[type[Exception], .
 
     Raises:
         ScenarioError: the code fails with any other error. The message names the line of the user's
-            file, if there is one.
+            file, if there is one, or the package that is not installed.
     """
     try:
         return call()
     except passed_on:
         raise
+    except ModuleNotFoundError as error:
+        raise not_installed(what, error) from None
     except FedrayError as error:
         # Its message names the remedy already.
         where = _line_of(error, " in line ")
@@ -39,6 +49,26 @@ def called(what: str, call: Callable[[], T], passed_on: tuple[type[Exception], .
         where = _line_of(error, " line ") or " it"
         message = f"{what} failed: {type(error).__name__}: {error}; correct{where}"
         raise ScenarioError(message) from None
+
+
+def not_installed(what: str, error: ModuleNotFoundError) -> ScenarioError:
+    """Returns the error for a user's code that imports a module which is not there.
+
+    Args:
+        what: name of the code in messages.
+        error: error of the import.
+    """
+    name = str(error.name or error)
+    package, where = name.partition(".")[0], _line_of(error, " in line ")
+    if package in sys.modules:
+        return ScenarioError(
+            f"{what} imports {name}{where}, which the installed package {package!r} does not have; "
+            f"install a version of {package!r} that has it"
+        )
+    return ScenarioError(
+        f"{what} imports {name}{where}, which is not installed: pip install "
+        f"{_DISTRIBUTIONS.get(package, package)}, or put {package}.py beside the file"
+    )
 
 
 def _line_of(error: BaseException, lead: str) -> str:
@@ -75,6 +105,44 @@ def function_in(file: PythonFile, name: str) -> Callable[..., Any]:
             "another file"
         )
     return function
+
+
+class OptimizerFile:
+    """A user's file that defines `optimizer(parameters, learning_rate)`.
+
+    Args:
+        table: table that names the file.
+
+    Raises:
+        ScenarioError: the file has no such function. Methods raise it if the user's code fails.
+    """
+
+    def __init__(self, table: PythonFile) -> None:
+        self._table = table
+        self._name = f"{table.table}.file={table.file!r}: optimizer"
+        self._make = function_in(table, "optimizer")
+
+    def made(self, parameters: list[Any], learning_rate: float) -> Any:
+        """Returns a `torch.optim.Optimizer` of these tensors."""
+        given = called(
+            f"{self._name}(parameters, learning_rate)",
+            lambda: self._make(parameters, learning_rate),
+        )
+        parts = ("param_groups", "state", "step")
+        if not all(hasattr(given, part) for part in parts):
+            raise self.refused(
+                f"optimizer(parameters, learning_rate) gave a {type(given).__name__}",
+                "return a torch.optim.Optimizer",
+            )
+        return given
+
+    def step(self, optimizer: Any) -> None:
+        """Takes a step of an optimizer that `made` returned."""
+        called(f"{self._name}: step()", optimizer.step)
+
+    def refused(self, rule: str, remedy: str) -> ScenarioError:
+        """Returns the error for a file that breaks a rule."""
+        return ScenarioError.of(f"{self._table.table}.file", self._table.file, rule, remedy)
 
 
 def _builtins_with(codes: Mapping[str, CodeType], prefix: str) -> dict[str, Any]:
