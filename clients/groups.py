@@ -1,8 +1,8 @@
 """Groups of examples in an evaluation: by the class of an example, by the time zone of a device, or
 by a user's function."""
 
-from collections.abc import Callable, Iterator
-from typing import Any, Literal
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,19 +11,13 @@ from numpy.typing import NDArray
 from fedray.base.arrays import Float64Array
 from fedray.base.errors import FedrayError, InputError, one_line, shown
 from fedray.scenario import Scenario
+from fedray.trace.groups import By, GroupFunction, Label
 from fedray.wire.messages import Evaluated, GroupSums
 from fedray.wire.zones import zone_offsets_on
 from .data.source import Examples, ExampleSource, Fields, Ids
 from .evaluation import damage_refused, held_out, pieces_of, used_of
 from .tasks.task import Task, Vector
 
-Label = str | int | float
-"""Label of a group."""
-GroupFunction = Callable[[int, dict[str, Any]], Label | None]
-"""Returns the label of an example, or None to leave it out, from the id of its device and its
-fields by name: numbers or arrays, each in the shape of one example."""
-By = Literal["class", "zone"]
-"""Kind of groups that needs no function."""
 MOST_GROUPS = 1000
 """Largest number of groups; a function with more probably does not return labels."""
 

@@ -1,10 +1,17 @@
 """Parts of the trace from the rows of a shard: each is a range of devices, as Parquet."""
 
-import numpy as np
+from collections.abc import Mapping
+from dataclasses import replace
 
+import numpy as np
+from numpy.typing import NDArray
+
+from fedray.base.arrays import Float64Array, UInt64Array
 from fedray.base.blocks import part_ranges
 from fedray.scenario import Scenario
-from fedray.trace.writer import PartEncoder
+from fedray.trace.writer import encode_part
+from fedray.wire.device_classes import DeviceClasses, counts_by_class
+from fedray.wire.history import HistoryLosses, losses_between
 from fedray.wire.messages import Settlement, ShardPart
 from fedray.wire.owners import OwnersOfDevices, owners_on
 from .data.source import ExampleSource
@@ -55,3 +62,42 @@ class TraceParts:
         if self._owners is not None:
             columns["owner_id"] = owners_on(self._owners, columns["device_id"])
         return self._encoder.encoded(first, end, columns)
+
+
+class PartEncoder:
+    """Encodes the parts of a run's trace, with what follows from their rows: losses of histories,
+    and participations by class.
+
+    Args:
+        scenario: scenario of the run.
+    """
+
+    def __init__(self, scenario: Scenario) -> None:
+        self._classes = DeviceClasses.of(scenario)
+        self._losses = HistoryLosses.of(scenario)
+
+    def encoded(
+        self, first_device: int, end_device: int, columns: Mapping[str, NDArray]
+    ) -> ShardPart:
+        """Encodes one part; see `encode_part`. Rows are sorted by (device, check-in time)."""
+        part = encode_part(first_device, end_device, columns)
+        losses = classes = None
+        if self._losses.happen:
+            # From the first check-in of each device that has rows to its last.
+            losses = losses_between(self._losses, *_spans_of(columns))
+        if self._classes.edges.size > 1:
+            rows = (columns[name] for name in ("device_id", "round", "outcome"))
+            classes = counts_by_class(self._classes, *rows)
+        return replace(part, losses=losses, classes=classes)
+
+
+def _spans_of(
+    columns: Mapping[str, NDArray],
+) -> tuple[UInt64Array, Float64Array, Float64Array]:
+    """Returns the devices [S] that have rows, with their first and last check-in."""
+    device_ids, times = columns["device_id"], columns["checkin_time"]
+    # Rows are sorted by device, so a device's first row is where the id changes.
+    first = np.flatnonzero(np.diff(device_ids, prepend=np.uint64(2**64 - 1)))
+    # Cut to the number of devices, because a part may have no rows at all.
+    last = np.append(first[1:], device_ids.size)[: first.size] - 1
+    return device_ids[first], times[first], times[last]

@@ -19,6 +19,7 @@ from fedray.runtime import devices
 from fedray.scenario import Scenario
 from fedray.scenario.clipping import Clip
 from fedray.scenario.weighting import MeanWeighting
+from fedray.trace.groups import By, GroupFunction
 from fedray.wire.messages import (
     DeviceMeasures,
     Evaluation,
@@ -33,7 +34,7 @@ from .data.planted import with_phrases
 from .data.recorded import RecordedExamples
 from .data.source import DamagedExamples, ExampleSource, Ids, Integers
 from .evaluation import EXAMPLES_AT_ONCE, device_sums, evaluate
-from .groups import By, GroupFunction, group_sums
+from .groups import group_sums
 from .tasks.factory import task_of
 from .tasks.initial import start_of
 from .tasks.layout import Shapes, named, size_of

@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from fedray.base.errors import InputError, shown
-from fedray.trace.trained import TRAINING, TrainedRun, Which
+from fedray.trace.model_files import Which
+from fedray.trace.trained import TRAINING, TrainedRun
 
 M = TypeVar("M", bound=nn.Module)
 

@@ -90,7 +90,7 @@ class Audit(DrawnResult):
     ended: str
     """End of the run: completed, or the reason why it is not; "imported" for a log."""
     stopped: IfAny[Stopped]
-    """Reason for which the training ended before its last planned round. Absent for other runs."""
+    """Reason for which the training stopped early. Absent for other runs."""
     patterns: NotInJson[Patterns]
     """Every device's rounds."""
     names: NotInJson[DeviceNames]
@@ -135,8 +135,7 @@ class Audit(DrawnResult):
     rests_on: NotInJson[tuple[Assumption, ...]]
     """Assumptions behind the figures, each with its source."""
     classes: tuple[ClassShare, ...]
-    """Participation of the devices of each class, as the run recorded it; empty without classes,
-    and for a log."""
+    """Participation of the devices of each class, as recorded; empty without, and for a log."""
     utility_note: ClassVar[InJson[str]] = NOT_COMPARABLE
     """Why mechanisms are not compared by their noise multipliers."""
 
@@ -152,8 +151,7 @@ class Audit(DrawnResult):
 
     @cached_property
     def left_out_bound(self) -> InJson[str]:
-        """A sentence on the worst case of a log's rows that were left out and may be
-        participations; empty without any."""
+        """A sentence on the worst case of a log's rows that were left out; empty without any."""
         return self._words.left_out_bound
 
     @property

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from datetime import UTC, date, datetime
 from pathlib import Path
 
-from fedray.audit.any_run import last_report, worst_participation
+from fedray.audit.any_run import worst_participation
 from fedray.audit.auditing import audit_trace
 from fedray.audit.claims import Claim
 from fedray.audit.ledger import Ledger
@@ -20,6 +20,7 @@ from fedray.mechanisms.accounting.zcdp import rho_of
 from fedray.mechanisms.participation import MinSep
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario, SeveralTasks
+from fedray.scenario.contributions import last_report
 from fedray.scenario.several_tasks import tasks_of
 from fedray.server.rounds.stored import MOST_FAILURES
 from fedray.trace.imported import ImportedTrace

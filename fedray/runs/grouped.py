@@ -1,24 +1,20 @@
 """Evaluation of a trained model by group."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from fedray.base.errors import InputError
 from fedray.runtime.devices import torch_restored
-from fedray.trace.groups import Groups, groups_of
+from fedray.trace.groups import By, GroupFunction, Groups, groups_of
 from fedray.trace.learned_from import open_trained, opened_training
+from fedray.trace.model_files import Which
 from fedray.trace.reader import Trace
-from fedray.trace.trained import TrainedRun, Which
+from fedray.trace.trained import TrainedRun
 from fedray.wire.messages import GroupSums, Metric
-
-if TYPE_CHECKING:
-    from fedray.clients.groups import By, GroupFunction
 
 
 def evaluate(
     run: TrainedRun | Trace | str | Path,
-    by: "By | GroupFunction",
+    by: By | GroupFunction,
     which: Which = "last",
     *,
     trust_code: bool = False,
@@ -59,7 +55,7 @@ def evaluate(
 
 def grouped(
     name: str,
-    by: "By | GroupFunction",
+    by: By | GroupFunction,
     which: Which,
     rounds: int,
     sums: GroupSums,
@@ -89,7 +85,7 @@ def grouped(
     )
 
 
-def _name_of(by: "str | Callable[..., object]") -> str:
+def _name_of(by: By | GroupFunction) -> str:
     if isinstance(by, str):
         return by
     name = getattr(by, "__name__", type(by).__name__)

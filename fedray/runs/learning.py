@@ -44,6 +44,7 @@ from fedray.clients.data.factory import build_index, source_of
 from fedray.clients.workers import TrainerWorker, start_trainers
 from fedray.encoding.factory import encoding_of
 from fedray.mechanisms.triangular import MatrixFile
+from fedray.runs.cut import cut_trace
 from fedray.runs.evaluations import Evaluations
 from fedray.runs.grouped import grouped
 from fedray.runs.noise_ahead import LEARNABLE, noise_ahead, told_ahead
@@ -73,16 +74,15 @@ from fedray.server.learning.workers import (
     start_store,
 )
 from fedray.trace.checkpoints import Checkpoints, has_checkpoint, prefixed, under
-from fedray.trace.cut import cut_trace
 from fedray.trace.groups import Groups
 from fedray.trace.imported import ImportedTrace, open_trace
+from fedray.trace.model_files import BestModel
 from fedray.trace.partial import new_directory, partial_directory, with_resume_hint
 from fedray.trace.progress import read_progress
 from fedray.trace.reader import Trace
 from fedray.trace.schema import RUN_FILE
 from fedray.trace.trained import (
     TRAINING,
-    BestModel,
     Stopped,
     TrainedRun,
     TrainedRunWriter,

@@ -5,9 +5,9 @@ that passes may still starve."""
 import math
 from collections.abc import Iterator
 
-from fedray.audit.any_run import contributions_of_a_device, last_start
 from fedray.base.errors import InputError, Unsustainable
 from fedray.scenario import Scenario, SeveralTasks
+from fedray.scenario.contributions import contributions_of_a_device, last_start
 from fedray.scenario.several_tasks import tasks_of
 from fedray.scenario.uploads import CyclicSchedule
 

@@ -27,11 +27,12 @@ from fedray.server.rounds.pace import COSTS_VERSION
 from fedray.trace.files import check_scenario_digest
 from fedray.trace.imported import open_trace
 from fedray.trace.learned_from import is_trained_run, opened_training
+from fedray.trace.model_files import BEST_FILE, MODEL_FILE
 from fedray.trace.provenance import package_versions
 from fedray.trace.reader import Trace
 from fedray.trace.schema import LOSSES_DIGEST, LOSSES_FILE, METRICS_FILE, ROUNDS_FILE
 from fedray.trace.several_tasks import TasksRun, is_of_tasks
-from fedray.trace.trained import BEST_FILE, MODEL_FILE, TrainedRun
+from fedray.trace.trained import TrainedRun
 from fedray.wire.messages import ProgressListener
 
 

@@ -2,7 +2,7 @@
 an interval; and of the worst tenth of devices."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -20,6 +20,13 @@ from fedray.base.intervals import (
 from fedray.base.result import Result
 from fedray.wire.messages import Evaluated, GroupSums, Metric
 
+Label = str | int | float
+"""Label of a group."""
+GroupFunction = Callable[[int, dict[str, Any]], Label | None]
+"""Returns the label of an example, or None to leave it out, from the id of its device and its
+fields by name: numbers or arrays, each in the shape of one example."""
+By = Literal["class", "zone"]
+"""Kind of groups that needs no function."""
 TENTH = 0.1
 """Share of the devices that are the worst."""
 

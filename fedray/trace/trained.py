@@ -19,7 +19,7 @@ import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, NotRequired, Self, TypedDict
+from typing import Any, ClassVar, Literal, NotRequired, Self, TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -29,16 +29,27 @@ from pydantic import TypeAdapter, ValidationError
 
 from fedray.base.arrays import Float32Array, Float64Array
 from fedray.base.document import json_of
-from fedray.base.errors import InputError, TraceCorrupt, shown
-from fedray.base.regular_file import open_regular_file
+from fedray.base.errors import TraceCorrupt, shown
 from fedray.base.result import DrawnResult
 from fedray.base.rounding import counted, number_text, up
 from fedray.base.storage import fetched
 from fedray.scenario.clipping import Clip
 from fedray.trace.columns import COLUMNS, Column, arrow_table, schema_of
 from fedray.trace.divergence import Change, has_diverged, remedy, seen
-from fedray.trace.files import DocumentForm, first_line, read_columns
+from fedray.trace.files import DocumentForm, read_columns
 from fedray.trace.groups import Groups
+from fedray.trace.model_files import (
+    BEST_FILE,
+    MODEL_FILE,
+    TRAINING_FILE,
+    BestFigures,
+    BestModel,
+    Which,
+    changed,
+    figures_of,
+    model_content,
+    read_model,
+)
 from fedray.trace.partial import PartialDirectory
 from fedray.trace.provenance import package_versions
 from fedray.trace.schema import METRICS_FILE, RUN_FILE, columns_digest
@@ -48,9 +59,6 @@ FORMAT = "fedray-training"
 VERSION = 4
 TRAINING = "training"
 """Folder of a trace in which `fedray run` puts the trained run."""
-TRAINING_FILE = "training.json"
-MODEL_FILE = "model.safetensors"
-BEST_FILE = "best.safetensors"
 VOCABULARY_FILE = "vocabulary.json"
 """List of the words that have numbers, from 4 on; see fedray.clients.data.form."""
 LEFT_OUT = {
@@ -183,33 +191,6 @@ def check_stopped(document: Mapping[str, Any], file: Path) -> None:
         and found.get("chosen_by") in ("public", "clients", "callback")
     ):
         raise TraceCorrupt.at(file, "has values of another form in stopped")
-
-
-class BestFigures(TypedDict):
-    """The best evaluated round of a training."""
-
-    metric: str
-    """Name of the metric by which it is the best."""
-    rounds: int
-    """Number of rounds that its model was trained on."""
-    sha256: str
-    """SHA-256 of the file of its model, in hexadecimal: best.safetensors, or model.safetensors if
-    the best model is the last one."""
-
-
-class BestModel(NamedTuple):
-    """Model after the best evaluated round of a training."""
-
-    metric: str
-    """Name of the metric by which it is the best."""
-    rounds: int
-    """Number of rounds that it was trained on."""
-    parameters: Float32Array
-    """Its parameters, [D]."""
-
-
-Which = Literal["last", "best"]
-"""One of the models of a trained run."""
 
 
 class TrainedDocument(TypedDict):
@@ -379,7 +360,7 @@ class TrainedRun(DrawnResult):
         schema = schema_of(metric_columns(self.task_metrics))
         columns = read_columns(self.path / METRICS_FILE, schema)
         if self._verify and columns_digest(columns) != self.document.get("metrics_digest"):
-            raise TraceCorrupt(self._changed(METRICS_FILE))
+            raise changed(self.path / METRICS_FILE)
         return columns
 
     @cached_property
@@ -409,36 +390,7 @@ class TrainedRun(DrawnResult):
     def named_parameters(self, which: Which = "last") -> dict[str, Float32Array]:
         """Returns the parameters of the last or the best model by name. Raises InputError if no
         best model was kept."""
-        import safetensors.numpy  # only needed to read a model, and may not be installed
-
-        file, content = self._model_content(which)
-        try:
-            parts = safetensors.numpy.load(content)
-            return {name: parts[name] for name in self.document["parameters"]}
-        except (safetensors.SafetensorError, KeyError, ValueError) as error:
-            raise TraceCorrupt(self._unreadable(file, error)) from None
-
-    def _model_content(self, which: Which) -> tuple[str, bytes]:
-        """Returns the name and the content of a model's file."""
-        file, recorded = MODEL_FILE, self.document["model_sha256"]
-        if which == "best":
-            best = self.document.get("best")
-            if best is None:
-                raise InputError(
-                    f"{shown(str(self.path))} has no best model: its training did not stop early, "
-                    "and its scenario has no table training.stop; take the last one"
-                )
-            # The best model may be the last one.
-            if best["sha256"] != recorded:
-                file, recorded = BEST_FILE, best["sha256"]
-        try:
-            with open_regular_file(self.path / file) as stream:
-                content = stream.read()
-        except OSError as error:
-            raise TraceCorrupt(self._unreadable(file, error)) from None
-        if self._verify and hashlib.sha256(content).hexdigest() != recorded:
-            raise TraceCorrupt(self._changed(file))
-        return file, content
+        return read_model(self.path, self.document, which, self._verify)
 
     def to_arrow(self) -> pa.Table:
         """Returns the metrics with a row per round and the columns of metrics.parquet, null if a
@@ -724,15 +676,6 @@ class TrainedRun(DrawnResult):
         if checked.best_rounds is not None:
             checked.parameters("best")
 
-    def _unreadable(self, name: str, error: BaseException) -> str:
-        return f"{self.path / name} cannot be read ({first_line(error)}); train again"
-
-    def _changed(self, name: str) -> str:
-        return (
-            f"{self.path / name} does not have the digest that {TRAINING_FILE} records, so it was "
-            "changed; train again, or leave digests unchecked"
-        )
-
 
 class TrainedRunWriter(PartialDirectory):
     """An unfinished trained run: a directory that gets its final name when it is complete."""
@@ -768,13 +711,11 @@ class TrainedRunWriter(PartialDirectory):
         self._write(METRICS_FILE, buffer.getvalue())
         content = model_content(parameters, description.shapes)
         self._write(MODEL_FILE, content)
-        model_sha256 = hashlib.sha256(content).hexdigest()
-        of_best = {}
+        model_sha256, of_best = hashlib.sha256(content).hexdigest(), {}
         if best is not None:
             content = model_content(best.parameters, description.shapes)
-            sha256 = hashlib.sha256(content).hexdigest()
-            of_best["best"] = BestFigures(metric=best.metric, rounds=best.rounds, sha256=sha256)
-            if sha256 != model_sha256:
+            of_best["best"] = figures_of(best, content)
+            if of_best["best"]["sha256"] != model_sha256:
                 self._write(BEST_FILE, content)
         if words := description.words:
             # Without it the model reads numbers that stand for nothing.
@@ -805,24 +746,6 @@ def _task_name(training: Mapping[str, Any]) -> str:
     """Returns the kind of the task, or the user's file."""
     task = training["task"]
     return task.get("file", task["kind"])
-
-
-def model_content(parameters: Float32Array, shapes: Mapping[str, tuple[int, ...]]) -> bytes:
-    """Returns a model as a safetensors file, with its parameters by name.
-
-    Args:
-        parameters: the model, [D].
-        shapes: shape of every parameter by name, in the order of the vector.
-    """
-    sizes = [math.prod(shape) for shape in shapes.values()]
-    # `np.split` needs no edge at the end of the vector.
-    parts = np.split(parameters, np.cumsum(sizes)[:-1])
-    named = {}
-    for (name, shape), part in zip(shapes.items(), parts, strict=True):
-        named[name] = np.ascontiguousarray(part).reshape(shape)
-    import safetensors.numpy
-
-    return safetensors.numpy.save(named)
 
 
 def _metric_values(

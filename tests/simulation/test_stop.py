@@ -30,6 +30,7 @@ from fedray.base.errors import (
 from fedray.base.rounding import up
 from fedray.report.terminal import short_audit_text
 from fedray.runs.budgeted import charge_run, worst_rho
+from fedray.runs.cut import cut_trace
 from fedray.runs.learning import train, train_many
 from fedray.runs.pipeline import resume_run, run_scenario
 from fedray.runs.simulation import simulate
@@ -38,9 +39,9 @@ from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario, SeveralTasks
 from fedray.scenario.training import Stop
 from fedray.server.learning.best import best_round, why_stopped
-from fedray.trace.cut import cut_trace
+from fedray.trace.model_files import BEST_FILE
 from fedray.trace.reader import Trace
-from fedray.trace.trained import BEST_FILE, TrainedRun
+from fedray.trace.trained import TrainedRun
 from fedray.wire.messages import (
     Evaluated,
     Evaluation,

@@ -12,6 +12,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from fedray.clients.parts import PartEncoder
 from fedray.scenario import Scenario
 from fedray.trace.reader import Trace
 from fedray.trace.schema import (
@@ -22,7 +23,7 @@ from fedray.trace.schema import (
     ROUNDS_FILE,
     RUN_FILE,
 )
-from fedray.trace.writer import PartEncoder, TraceWriter
+from fedray.trace.writer import TraceWriter
 from fedray.wire.messages import ClassCounts, RoundRecord
 
 _WRITTEN_AGAIN = (RUN_FILE, ROUNDS_FILE, LOSSES_FILE, REPORT_FILE)
