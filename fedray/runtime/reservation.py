@@ -70,15 +70,18 @@ class Reservation:
         """Reserved CPUs of all nodes."""
         return sum(node.cpus for node in self.nodes)
 
-    def options(self, bundle: int) -> dict[str, Any]:
-        """Returns Ray's options for an actor in a bundle; -1 is any bundle with a GPU."""
+    def place(self, bundle: int) -> tuple[dict[str, Any], frozenset[str]]:
+        """Returns Ray's options for an actor in a bundle, where -1 is any with a GPU, and the names
+        of the nodes on which it may then start; none for those with a GPU."""
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+        is_of_node = 0 <= bundle < len(self.nodes)
+        names = frozenset([self.nodes[bundle].name] if is_of_node else ())
         place = bundle if bundle < 0 else self.claim.bundle(bundle)
         if place is None:
-            return {"label_selector": {"ray.io/node-id": self.nodes[bundle].name}}
+            return {"label_selector": {"ray.io/node-id": self.nodes[bundle].name}}, names
         strategy = PlacementGroupSchedulingStrategy(self.claim.group, place)
-        return {"scheduling_strategy": strategy}
+        return {"scheduling_strategy": strategy}, names
 
     def trainer_bundles(self, placement: Placement) -> list[int]:
         """Returns the place of every trainer's bundle in the group."""

@@ -5,12 +5,12 @@ A call of a worker's method returns a `Pending` answer. The object (a population
 the aggregator) does not know where it runs.
 """
 
-import contextlib
 import ctypes
 import logging
 import os
 import queue
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ from fedray.base.errors import RunFailed
 from fedray.runtime.gauges import Gauges
 from fedray.runtime.nodes import Node, cluster_nodes
 from fedray.runtime.placement import Placement
-from fedray.runtime.reservation import FEW_CPUS, Reservation
+from fedray.runtime.reservation import FEW_CPUS, SECONDS_BETWEEN_LOOKS, Reservation
 from fedray.runtime.session import (
     NodeFull,
     another_source,
@@ -346,7 +346,7 @@ class RayWorker:
         titles = spec.name, {**spec.tags, "run": spec.reservation.namespace}
         # Ray resolves references only among the arguments of the call itself.
         load = self._remote("load").remote(self._thread, titles, spec.make, *spec.arguments)
-        self._started = _Start(load)
+        self._started = _Start(load, self._process.places)
 
     def _remote(self, method: str, **options: Any) -> Any:
         return getattr(self._actor, f"{method}_{self._thread}").options(**options)
@@ -381,6 +381,7 @@ class _Process:
         threads: largest number of workers.
 
     actor: Ray's handle of the actor.
+    places: names of the nodes on which it may start; empty for any with a GPU.
     """
 
     def __init__(self, spec: ActorSpec, title: str, label: str, threads: int) -> None:
@@ -390,7 +391,7 @@ class _Process:
         self._restarts = 0
         # Simulation and training, which may share an actor, are threads of the driver.
         self._lock = threading.Lock()
-        self._start(spec.reservation.options(spec.bundle))
+        self._start(*spec.reservation.place(spec.bundle))
 
     def join(self) -> str:
         """Returns the thread of another worker."""
@@ -420,20 +421,22 @@ class _Process:
             # Its node may be gone or hang; a GPU can only be in the group, of which -1 is any
             # bundle.
             own = self._spec.reservation
-            self._start(own.options(-1) if self._spec.gpus else self._on_another_node())
+            self._start(*(own.place(-1) if self._spec.gpus else self._on_another_node()))
 
-    def _on_another_node(self) -> dict[str, Any]:
+    def _on_another_node(self) -> tuple[dict[str, Any], frozenset[str]]:
         # Nodes that have no CPU, such as many heads, have no worker of a run. Ray takes an affinity
         # to a node as a hint for actors that reserve none, and a label as a rule.
         nodes = [node.name for node in cluster_nodes()]
         first = self._spec.reservation.nodes[self._spec.bundle].name
         if not (others := [name for name in nodes if name != first] or nodes):
             raise RunFailed("the cluster has no node with a CPU left; add one, and resume the run")
-        return {"label_selector": {"ray.io/node-id": f"in({','.join(others)})"}}
+        label = {"ray.io/node-id": f"in({','.join(others)})"}
+        return {"label_selector": label}, frozenset(others)
 
-    def _start(self, where: dict[str, Any]) -> None:
+    def _start(self, where: dict[str, Any], places: frozenset[str]) -> None:
         import ray
 
+        self.places = places
         # The class has a name of its own, because Ray titles the process by it.
         threads = dict.fromkeys(self._threads, 1)
         # A client of Ray cannot name the thread of a call, but a method that has one.
@@ -536,21 +539,33 @@ class _Start:
     loaded: Any
     """ObjectRef of the name and the address of its node, when its object is made; None once that
     was waited for."""
+    places: frozenset[str]
+    """Names of the nodes on which it may start; empty for any."""
     node: str = ""
     """Name of its node; empty if it is unknown."""
     where: str = ""
     """Its node in messages, such as "on 10.0.0.3 "; empty if it is unknown."""
+    is_lost: bool = False
+    """Whether all of its nodes were lost before it was up; Ray would wait for them to come back."""
 
     def wait(self) -> None:
-        """Waits until the actor is up or has died, only the first time."""
+        """Waits until the actor is up, has died or cannot start, only the first time."""
         import ray
         import ray.exceptions
 
-        if self.loaded is not None:
-            # The first call meets the same error, and raises it.
-            with contextlib.suppress(ray.exceptions.RayError):
-                self.node, address = ray.get(self.loaded, timeout=START_SECONDS)
+        end = time.monotonic() + START_SECONDS
+        while self.loaded is not None:
+            try:
+                self.node, address = ray.get(self.loaded, timeout=SECONDS_BETWEEN_LOOKS)
                 self.where = f"on {address} "
+            except ray.exceptions.GetTimeoutError:
+                nodes = {node.name for node in cluster_nodes()}
+                self.is_lost = bool(self.places) and self.places.isdisjoint(nodes)
+                if not self.is_lost and time.monotonic() < end:
+                    continue
+            except ray.exceptions.RayError:
+                # The first call meets the same error, and raises it.
+                pass
             self.loaded = None
 
 
@@ -587,6 +602,9 @@ class RayAnswer:
         timeout = self.worker.placement.worker_timeout_seconds
         # The start has its own time limit, so that a slow start is not mistaken for a hang.
         self.start.wait()
+        if self.start.is_lost:
+            loss = "did not start, because its node is being drained or lost"
+            return self.worker.again(self, loss).result()
         try:
             value = fetched(self.reference, timeout)
             return value if self.kept is None else (value, self.kept)

@@ -481,6 +481,37 @@ def test_a_run_gets_a_cpu_beside_tasks_that_follow_each_other_on_every_one(
     assert sum("1 CPU: 1 shard" in each for each in told) == 1
 
 
+LOST_EARLY = """
+from fedray.runs.pipeline import run_scenario
+from fedray.runtime import reservation
+from fedray.runtime.placement import Placement
+from fedray.scenario import Scenario
+from processes import lose
+nodes = [add(1) for _ in range(2)]
+cluster.wait_for_nodes()
+claimed = reservation._Needs.claimed
+def claimed_and_lost(needs, wait):
+    claim = claimed(needs, wait)
+    lose(cluster, nodes[0])
+    return claim
+patch(reservation._Needs, "claimed", claimed_and_lost)
+trace = run_scenario(Scenario.from_toml(arguments[0]), Placement(2, "ray", trainers=2), arguments[1])
+result = [trace.digest, trace.trained.document["model_sha256"], trace.run["restarts"], told]
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_workers_whose_node_is_lost_before_they_start_are_started_on_another(
+    three_rounds: tuple[Path, Trace, str], tmp_path: Path, on_nodes: Callable[..., Any]
+) -> None:
+    """Ray itself would wait for the node to come back."""
+    digest, model, restarts, told = on_nodes(LOST_EARLY, three_rounds[0], tmp_path / "t")
+    assert (digest, model) == (three_rounds[1].digest, three_rounds[2])
+    assert restarts == 1
+    assert any("did not start, because its node is being drained or lost" in each for each in told)
+
+
 SMALL_TRAINING = """
 import time, ray
 from fedray.runs.learning import train
