@@ -65,6 +65,7 @@ NOT_RUN = {
     "audit --history": "extended, and tested with --until",
     "audit --hold": "the same",
     "forecast --page": "takes long; as compare's",
+    "forecast --in-force": "an input",
     "forecast --scenario": "an input",
     "stress --page": "takes long; as compare's",
 }

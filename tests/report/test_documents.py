@@ -374,7 +374,20 @@ def test_documents_of_forecasts_match_their_types(trace_of, fedray_command, tmp_
     )
     page = ("--page", str(tmp_path / "page.html"), "--figures", str(tmp_path / "figures"))
     options = ("--rounds", "76", "--seeds", "20", *page, "--claim", str(claim))
-    check("fedray forecast", printed(fedray_command, "forecast", path, *options, "--json"))
+    log, in_force = tmp_path / "log.csv", tmp_path / "in-force.toml"
+    rows = [f"d{t % 5}-{d},{t},{t * 6 * 3600}" for t in range(30) for d in range(4)]
+    log.write_text("\n".join(["device,round,time", *rows]) + "\n")
+    imported = fedray.import_log(
+        *(log, "device", "round", 30, tmp_path / "log"), time_column="time", time_unit="seconds"
+    )
+    in_force.write_text("max_participations = 9\n")
+    enforced = ("--in-force", str(in_force), "--claim", str(claim))
+    of_log = (str(imported.path), "--rounds", "60", "--seeds", "20", *enforced, "--json")
+    check(
+        "fedray forecast",
+        printed(fedray_command, "forecast", path, *options, "--json"),
+        printed(fedray_command, "forecast", *of_log),
+    )
 
 
 def test_documents_of_noise_for_a_trace_match_their_types(

@@ -11,6 +11,7 @@ import pytest
 import tomli_w
 
 import fedray
+from fedray.audit.live.in_force import read_in_force
 from fedray.audit.live.promise import Promise
 from fedray.audit.noise import ServerNoise
 from fedray.audit.participation import Patterns
@@ -25,7 +26,7 @@ from fedray.studies.forecast import continuation, privacy
 from fedray.studies.forecast.activity import Activity
 from fedray.studies.forecast.continuation import continued
 from fedray.studies.forecast.devices import Devices, Known
-from fedray.studies.forecast.forecast import continuations, forecast
+from fedray.studies.forecast.forecast import Interval, continuations, forecast
 from fedray.studies.forecast.history import DAY, History, Ruling, history_of
 from fedray.studies.forecast.pace import Pace
 from fedray.studies.forecast.privacy import Privacy, Spent
@@ -373,6 +374,42 @@ def test_a_rule_that_is_not_continued_is_refused(log, tmp_path: Path, changed, k
     scenario = Scenario.from_toml(file)
     with pytest.raises(InputError, match=rf"participation\.{key}=.* is not continued .*; give"):
         forecast(log, 60, scenario=scenario)
+
+
+def test_rules_in_force_hold_in_every_round_to_come(log, tmp_path: Path) -> None:
+    """Devices of residue 0 may never return, and the others at most three times more."""
+    listed = "".join(f"d0-{d},\n" for d in range(4)) + "d1-0,50\n"
+    (tmp_path / "hold.csv").write_text(f"device_id,first_round\n{listed}")
+    file = tmp_path / "in-force.toml"
+    rules = "{ max_participations = 9, round_separation = 7 }"
+    file.write_text(f'from_round = 30\nhold = "hold.csv"\nlater = {rules}\n')
+    found = forecast(log, 60, in_force=read_in_force(file), seeds=20)
+    assert found.row("max participations").end == Interval(9.0, 9.0, 9.0)
+    assert forecast(log, 60, seeds=20).row("max participations").end.low > 9.0
+    assert "at most 9 participations" in found.in_force
+    history = found.history
+    assert history.waits is not None
+    names = log.ids_of("device").take(history.patterns.device_ids.astype(np.int64)).to_pylist()
+    waits = dict(zip(names, history.waits.tolist(), strict=True))
+    assert waits["d0-2"] > 60
+    assert waits["d1-0"] == 50
+    assert waits["d2-3"] == 0
+    kept = Kept([])
+    continued(history, Pace(history.starts), Devices(history, None), 60, 1, cast("Privacy", kept))
+    (patterns,) = kept.seen
+    for at, first in enumerate(history.waits.tolist()):
+        rounds = patterns.rounds[patterns.starts[at] :][: patterns.counts[at]].astype(int)
+        later = rounds[rounds >= 30]
+        assert (later >= first).all()
+        assert (np.diff(rounds)[rounds[1:] >= 30] >= 7).all()
+
+
+def test_a_list_in_force_by_time_is_not_continued(log, tmp_path: Path) -> None:
+    (tmp_path / "hold.csv").write_text("device_id,first_time\nd0-0,900000\n")
+    file = tmp_path / "in-force.toml"
+    file.write_text('from_round = 30\nhold = "hold.csv"\n')
+    with pytest.raises(InputError, match=r"in_force\.hold=.* names times"):
+        forecast(log, 60, in_force=read_in_force(file), seeds=20)
 
 
 def test_devices_that_are_not_members_are_not_expected() -> None:

@@ -35,8 +35,8 @@ class Promise:
     """Claimed rounds."""
     changed: int
     """Most rounds whose sums a device changes, for noise of devices."""
-    claim: Claim
-    """The claim."""
+    claim: Claim | None = None
+    """The claim; None if only figures are wanted."""
 
     @classmethod
     def of(cls, claim: Claim, noise: Noise, rounds: int, most: int) -> "Promise":
@@ -99,6 +99,7 @@ class Promise:
     def broken(self, sensitivity: float, reached: Reached, rules: RulesAhead) -> tuple[str, ...]:
         """Returns the statements that figures under rules break, by their keys."""
         claim, found = self.claim, []
+        assert claim is not None, "a claim is judged"
         if self.sensitivity is not None and sensitivity > self.sensitivity:
             found += [key for key in ROUNDED if self._exceeds(key, sensitivity)]
         if reached.max_participations >= 2 and reached.min_sep < (self.min_sep or 1):
@@ -115,7 +116,7 @@ class Promise:
         return tuple(found)
 
     def _exceeds(self, key: str, sensitivity: float) -> bool:
-        claimed = getattr(self.claim, key)
+        claimed = None if self.claim is None else getattr(self.claim, key)
         if claimed is None:
             return False
         return getattr(self, f"{key}_at")(sensitivity) > claimed * (1 + ROUNDED[key])

@@ -13,6 +13,7 @@ def forecast(
     rounds: int | None = None,
     scenario: str | None = None,
     claim: Path | None = None,
+    in_force: Path | None = None,
     seeds: int = 60,
     page: Path | None = None,
     figures: Path | None = None,
@@ -31,9 +32,11 @@ def forecast(
         scenario (FILE): scenario with the rules and the population; default: that of the trace;
             the population of a log is estimated
         claim (CLAIM): claim whose limits may break; for a log also its timer and mechanism
+        in_force (FILE): rules that the server of a log enforces, as TOML
         seeds (S): continuations
     """
     from fedray.audit.claims import read_claim
+    from fedray.audit.live.in_force import read_in_force
     from fedray.scenario import Scenario
     from fedray.scenario.shipped import find_scenario
     from fedray.studies.forecast.forecast import forecast as forecast_of
@@ -41,9 +44,16 @@ def forecast(
     planned = demanded("rounds", rounds, "must be given: the planned last round")
     given = None if scenario is None else Scenario.from_toml(find_scenario(scenario))
     claimed = None if claim is None else read_claim(claim)
+    enforced = None if in_force is None else read_in_force(in_force)
     with progress_line("forecasting") as show:
         result = forecast_of(
-            trace, planned, scenario=given, claim=claimed, seeds=seeds, on_progress=show
+            trace,
+            planned,
+            scenario=given,
+            claim=claimed,
+            in_force=enforced,
+            seeds=seeds,
+            on_progress=show,
         )
     written = write_shown(result, page, figures)
     print_result(result, as_json, **written)

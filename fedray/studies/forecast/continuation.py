@@ -79,6 +79,8 @@ def continued(
     # Rounds to come are as large as recent ones.
     sizes = rng.choice(devices.sizes[-max(1, history.rounds // 4) :], count)
     past, rules = history.patterns, history.rules
+    ahead = history.ahead or rules
+    timer += ahead.timer_seconds - rules.timer_seconds
     shards = -(-past.counts.size // SHARD)
     sizes = rng.multinomial(sizes, np.full(shards, 1 / shards)).T.copy()
     min_seps = np.full(count, past.min_sep if past.max_participations > 1 else rounds)
@@ -92,7 +94,8 @@ def continued(
         filled = _take_part(
             rng, starts, wanted, history.rounds, state.rates, state.edges, state.cumulated,
             state.guide, state.order, state.opens, state.previous, state.counts, timer,
-            max(1, rules.separation), rules.most or np.iinfo(np.int64).max, min_seps, most, *taken,
+            max(1, ahead.separation), ahead.most or np.iinfo(np.int64).max, state.first, min_seps,
+            most, *taken,
         )  # fmt: skip
         found = np.bincount(state.counts)
         by_count = np.pad(by_count, (0, max(0, found.size - by_count.size)))
@@ -148,12 +151,15 @@ class _State:
         # Small types, so that the state stays in the cache.
         self.previous = np.concatenate([lasts, np.full(unseen.size, -1)]).astype(np.int32)
         self.counts = np.concatenate([counts, np.zeros(unseen.size, np.int64)]).astype(np.int32)
+        self.first = np.zeros(self.counts.size, np.int64)
+        if history.waits is not None:
+            self.first[: counts.size] = history.waits[part]
 
 
 @njit(nogil=True)
 def _take_part(
     rng, starts, sizes, first, rates, edges, cumulated, guide, order, opens, previous,
-    counts, timer, separation, limit, min_seps, most, taken_by, taken_in,
+    counts, timer, separation, limit, begins, min_seps, most, taken_by, taken_in,
 ):  # fmt: skip
     """Draws the devices of each round among the open ones, in proportion to their activity, and
     updates the state in place. A round that finds too few is late, and so are those after it.
@@ -201,7 +207,7 @@ def _take_part(
                 place += 1
             device = order[place]
             now = first + t
-            if opens[device] > start or counts[device] >= limit:
+            if opens[device] > start or counts[device] >= limit or begins[device] > now:
                 continue
             if previous[device] >= 0:
                 gap = now - previous[device]

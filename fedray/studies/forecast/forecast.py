@@ -9,6 +9,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from fedray.audit.claims import Claim
+from fedray.audit.live.in_force import RulesInForce
 from fedray.audit.sensitivity import trace_sensitivity
 from fedray.base.arrays import BoolArray, Float64Array, Int64Array
 from fedray.base.document import Document, IfAny, InJson, NotInJson
@@ -106,6 +107,10 @@ class Break(Document):
     """Share of the continuations that break it by the end."""
     day: IfAny[Interval] = None
     """Day of the deployment on which it breaks, over the continuations that break it."""
+    rounds: IfAny[Interval] = None
+    """Number of rounds after which it is broken, over these continuations."""
+    time: IfAny[float] = None
+    """Median of the times at which it breaks, seconds since 1970; none for a simulated trace."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +135,12 @@ class Forecast(DrawnResult):
     """Hours from the start of a round of a device to the next round that it may join; 0 for no
     timer."""
     timer_source: str
-    """Where the timer comes from: the scenario, the claim or the least observed wait."""
+    """Where the timer comes from: the scenario, the claim, the rules in force or the least observed
+    wait."""
+    in_force: str
+    """Rules in force from now on besides those of a scenario, in words; empty without."""
+    notes: tuple[str, ...]
+    """Remarks on these rules."""
     population_source: str
     """How devices that have not come yet are estimated."""
     drift: str
@@ -167,6 +177,7 @@ def forecast(
     *,
     scenario: Scenario | None = None,
     claim: Claim | None = None,
+    in_force: RulesInForce | None = None,
     seeds: int = SEEDS,
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> Forecast:
@@ -178,6 +189,7 @@ def forecast(
         scenario: scenario whose rules and population hold; default: that of a simulated trace,
             None for a log, whose population is estimated.
         claim: claim whose limits may break; for a log also its timer, mechanism and noise.
+        in_force: rules that the server of a log enforces from now on; None without.
         seeds: number of continuations, at least 20.
         on_progress: called with lines of progress.
 
@@ -187,6 +199,9 @@ def forecast(
     """
     given = observed(trace, rounds, scenario=scenario, claim=claim)
     history, known = given.history, given.known
+    notes: tuple[str, ...] = ()
+    if in_force is not None:
+        history, notes = history.under(given.trace, rounds, in_force)
     if not 20 <= seeds <= 10_000:
         raise InputError.of("seeds", seeds, "must be from 20 to 10000")
     privacy = Privacy.of(given.scenario, claim, rounds)
@@ -205,19 +220,20 @@ def forecast(
     figures: dict[str, tuple[float | None, Sequence[float]]] = {
         "min-sep": (patterns.min_sep, [e.min_sep for e in ends]),
         "max participations": (patterns.max_participations, [e.max_participations for e in ends]),
-        "enforced min-sep": (None, [e.enforced.min_sep for e in paths]),
-        "enforced participations": (None, [e.enforced.max_participations for e in paths]),
+        "min-sep under the timer": (None, [e.enforced.min_sep for e in paths]),
+        "participations under the timer": (None, [e.enforced.max_participations for e in paths]),
         "days": (history.days, [(e.starts[-1] - history.starts[0]) / DAY for e in paths]),
     }
     if privacy is not None and now is not None:
         values = [each.spent.sensitivity for each in paths if each.spent is not None]
         for name, at in (("rho", privacy.promise.rho_at), ("epsilon", privacy.promise.epsilon_at)):
             figures[name] = at(now), [at(each) for each in values]
-    cap = history.rules.most
+    ahead = history.ahead or history.rules
+    cap = ahead.most
     if cap is None and claim is not None:
         cap = claim.max_participations
     if cap is not None:
-        near = "share of devices within 1 of the cap"
+        near = f"share of devices with {max(1, cap - 1)} or more participations"
         share = float(np.mean(patterns.counts >= cap - 1))
         of = [float(e.by_count[max(0, cap - 1) :].sum() / e.by_count.sum()) for e in paths]
         figures[near] = share, of
@@ -226,7 +242,8 @@ def forecast(
         for name, (now, found) in figures.items()
     )
     return Forecast(
-        VERSION, r, rounds, seeds, history.rules.timer_seconds / 3600.0, history.rules.source,
+        VERSION, r, rounds, seeds, ahead.timer_seconds / 3600.0, ahead.source,
+        ahead.named, notes,
         "the discovery curve of new devices (Good and Toulmin 1956)"
         + (", at most those of the scenario" if known else ""),
         fits[0].drift, rows, _breaks(claim, privacy, now, history, paths), tuple(back),
@@ -366,11 +383,17 @@ def _break(
         paths: the continuations.
     """
     if is_over:
-        today = Interval(history.days, history.days, history.days)
-        return Break(words + BROKEN, 1.0, today)
-    days = [
-        (each.starts[number - history.rounds - 1] - history.starts[0]) / DAY
+        return Break(words + BROKEN, 1.0)
+    found = [
+        (each.starts[number - history.rounds - 1], number)
         for each, number in zip(paths, after, strict=True)
         if number is not None
     ]
-    return Break(words, len(days) / len(paths), Interval.of(np.array(days)) if days else None)
+    if not found:
+        return Break(words, 0.0)
+    starts, rounds = np.array(found, np.float64).T
+    time = None
+    if history.origin is not None:
+        time = history.origin + float(np.quantile(starts, 0.5, method="higher"))
+    days = Interval.of((starts - history.starts[0]) / DAY)
+    return Break(words, len(found) / len(paths), days, Interval.of(rounds), time)

@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fedray.audit.guarantees import round_times
+from fedray.audit.live.in_force import InForce, RulesInForce
+from fedray.audit.live.rules_ahead import RulesAhead
 from fedray.audit.participation import Patterns, read_patterns
 from fedray.audit.rules import Rule, rules_of, strictest
 from fedray.audit.waits import waits_between
@@ -34,6 +36,8 @@ class Ruling:
     """Least difference of two rounds of a device that the rules demand."""
     most: int | None = None
     """Most participations of a device; None for any number."""
+    named: str = ""
+    """Rules in force from now on, in words; empty without."""
 
     @property
     def text(self) -> str:
@@ -50,6 +54,13 @@ class History:
     patterns: Patterns
     """Rounds of every device that took part."""
     rules: Ruling
+    """Rules of the observed rounds."""
+    ahead: Ruling | None = None
+    """Rules of the rounds to come; None for the same."""
+    origin: float | None = None
+    """Time 0 of a log, seconds since 1970; None for a simulated trace."""
+    waits: Int64Array | None = None
+    """First round in which each device may take part again, [P]; None without a list of them."""
 
     @property
     def rounds(self) -> int:
@@ -62,14 +73,45 @@ class History:
         return float(self.starts[-1] - self.starts[0]) / DAY
 
     def until(self, rounds: int) -> "History":
-        """Returns the history as it was after `rounds` rounds; the rules stay."""
+        """Returns the history as it was after `rounds` rounds, before rules from now on; the
+        rules of the observed rounds stay."""
         whole = self.patterns
         is_kept = whole.rounds < rounds
         counts = np.add.reduceat(is_kept, whole.starts, dtype=np.int64)
         patterns = Patterns(
             rounds, whole.device_ids[counts > 0], counts[counts > 0], whole.rounds[is_kept]
         )
-        return replace(self, starts=self.starts[:rounds], patterns=patterns)
+        return replace(self, starts=self.starts[:rounds], patterns=patterns, ahead=None, waits=None)
+
+    def under(
+        self, trace: Trace | ImportedTrace, rounds: int, given: RulesInForce
+    ) -> tuple["History", tuple[str, ...]]:
+        """Returns the history with rules in force from now on, and remarks on them.
+
+        Args:
+            trace: the log of this history.
+            rounds: planned rounds.
+            given: rules that its server enforces.
+
+        Raises:
+            InputError: a rule is not one that a forecast continues.
+        """
+        found = InForce(trace, self.patterns, None, given)
+        rules = found.besides(RulesAhead(self.rounds, rounds))
+        windows = [seconds for seconds, most in rules.windows if most == 1]
+        if len(windows) < len(rules.windows) or rules.of_day is not None:
+            rule = "has more than one participation within hours, or is of a local day"
+            remedy = "leave it out to forecast what happens without it"
+            raise InputError.of("in_force.policies", "most_per_period", rule, remedy)
+        if found.has_times:
+            rule = "names times, which a forecast does not continue"
+            raise InputError.of("in_force.hold", given.hold, rule, "give a list of rounds")
+        seconds = max(self.rules.timer_seconds, rules.timer_seconds, *windows)
+        named = ", ".join(rules.names)
+        source = self.rules.source if seconds == self.rules.timer_seconds else "the rules in force"
+        ahead = Ruling(seconds, source, rules.separation, rules.most, named)
+        waiting = found.waiting(rules)
+        return replace(self, ahead=ahead, waits=waiting.first), tuple(found.notes)
 
     def reopened(self) -> Int64Array:
         """Returns the first round in which a device of each round may take part again, [r]; r if
@@ -111,19 +153,23 @@ def history_of(
         remedy = "import with repeats 'once' if they are one contribution"
         raise InputError.of("trace", str(trace.path), rule, remedy)
     starts = np.maximum.accumulate(times[0])
+    of_log = trace.run["times"] if isinstance(trace, ImportedTrace) else None
+    origin = None if of_log is None else of_log["origin"]
     if scenario is not None:
         rules = _continued_rules(scenario.participation)
         seconds, separation, most = strictest(rules)
-        return History(starts, patterns, Ruling(seconds, "the scenario", separation, most))
+        return History(
+            starts, patterns, Ruling(seconds, "the scenario", separation, most), origin=origin
+        )
     if timer_hours is not None:
-        return History(starts, patterns, Ruling(3600.0 * timer_hours, "the claim"))
+        return History(starts, patterns, Ruling(3600.0 * timer_hours, "the claim"), origin=origin)
     waits = waits_between(trace, patterns)
     assert waits is not None, "the rounds have times"
     least = min((float(each.min(initial=math.inf)) for each, _, _ in waits), default=math.inf)
     if not math.isfinite(least):
         rule = "has no device that took part twice, so the timer is unknown"
         raise InputError.of("trace", str(trace.path), rule, "claim timer_hours")
-    return History(starts, patterns, Ruling(least, "the least observed wait"))
+    return History(starts, patterns, Ruling(least, "the least observed wait"), origin=origin)
 
 
 def _continued_rules(given: Participation) -> list[Rule]:

@@ -1,5 +1,7 @@
 """Forecasts as tables, figures and a page."""
 
+from datetime import UTC, datetime
+
 import numpy as np
 
 from fedray.base.rounding import counted
@@ -7,7 +9,7 @@ from fedray.report.figure import Axis, Figure, Series
 from fedray.report.page import render_study
 from fedray.report.subject import Subject
 from fedray.report.table import Table
-from fedray.studies.forecast.forecast import BROKEN, LEVEL, Forecast
+from fedray.studies.forecast.forecast import BROKEN, LEVEL, Break, Forecast
 from fedray.studies.forecast.history import DAY
 
 MADE = (
@@ -25,7 +27,12 @@ def forecast_subject(found: Forecast) -> Subject:
 
 
 def forecast_headline(found: Forecast) -> str:
-    """Returns min-sep and participations of the end, and which claimed limits break."""
+    """Returns min-sep and participations of the end, which claimed limits break, and what the
+    backtest missed."""
+    return " ".join(filter(None, (_said(found), _missed(found))))
+
+
+def _said(found: Forecast) -> str:
     b, k = found.row("min-sep").end, found.row("max participations").end
     said = (
         f"After {found.planned_rounds:,} rounds min-sep will be {b.low:,.0f} to {b.high:,.0f} and "
@@ -35,9 +42,21 @@ def forecast_headline(found: Forecast) -> str:
         if each.claimed.endswith(BROKEN):
             said += f" The claim {each.claimed.removesuffix(BROKEN)} is broken already."
             continue
-        when = "" if each.day is None else f", about day {each.day.median:.0f}"
+        when = f", about {_when(each)}" if each.probability else ""
         said += f" The claim {each.claimed} breaks with probability {each.probability:.2f}{when}."
-    return said + _missed(found)
+    return said
+
+
+def _when(found: Break) -> str:
+    """Returns when a limit breaks, in words."""
+    assert found.day is not None
+    assert found.rounds is not None, "it breaks in some continuation"
+    at = f"day {found.day.median:.0f}, after {found.rounds.median:,.0f} rounds"
+    return at if found.time is None else f"{at} ({_date(found.time)})"
+
+
+def _date(time: float) -> str:
+    return datetime.fromtimestamp(time, UTC).date().isoformat()
 
 
 def _missed(found: Forecast) -> str:
@@ -52,7 +71,7 @@ def _missed(found: Forecast) -> str:
     if not missed:
         return ""
     shown = "; ".join(missed)
-    return f" Warning: the backtest missed {len(missed)} of {len(judged)} figures ({shown})."
+    return f"Warning: the backtest missed {len(missed)} of {len(judged)} figures ({shown})."
 
 
 def forecast_tables(found: Forecast) -> list[Table]:
@@ -67,6 +86,7 @@ def forecast_tables(found: Forecast) -> list[Table]:
     how = (
         f"{found.timer.capitalize()}. Devices that have not come yet: from "
         f"{found.population_source}. Pace: {found.drift}."
+        + (f" In force from now on: {found.in_force}." if found.in_force else "")
     )
     tables = [Table.of("Forecast", found.rows, ends, MADE, how)]
     if found.breaks:
@@ -74,6 +94,8 @@ def forecast_tables(found: Forecast) -> list[Table]:
             "claimed": lambda each: each.claimed,
             "probability": lambda each: f"{each.probability:.2f}",
             "day": lambda each: "-" if each.day is None else each.day.text,
+            "after rounds": lambda each: "-" if each.rounds is None else each.rounds.text,
+            "date (UTC)": lambda each: "-" if each.time is None else _date(each.time),
         }
         tables.append(Table.of("Claimed limits that break by the end", found.breaks, broken))
     if found.backtests:
@@ -117,7 +139,17 @@ def forecast_figures(found: Forecast) -> list[Figure]:
 
 def forecast_page(found: Forecast) -> str:
     """Returns the page of a forecast."""
-    said = forecast_headline(found)
+    most = max((each.probability for each in found.breaks), default=0.0)
+    answer = "Likely to break" if most >= 0.5 else "May break" if most > 0.0 else "Likely to hold"
     return render_study(
-        "Forecast", said, found.figures(), found.tables(), found.to_json(), verdict=said
+        "Forecast",
+        MADE,
+        found.figures(),
+        found.tables(),
+        found.to_json(),
+        verdict=_said(found),
+        warnings=[each for each in (_missed(found), *found.notes) if each],
+        standing="broken" if most >= 0.5 else "",
+        answer=answer if found.breaks else "",
+        is_open=(2, 2),
     )
