@@ -381,7 +381,9 @@ def test_documents_of_forecasts_match_their_types(trace_of, fedray_command, tmp_
         *(log, "device", "round", 30, tmp_path / "log"), time_column="time", time_unit="seconds"
     )
     in_force.write_text("max_participations = 9\n")
-    enforced = ("--in-force", str(in_force), "--claim", str(claim))
+    of_claim = tmp_path / "of-log.toml"
+    of_claim.write_text('mechanism = "tree"\nnoise_multiplier = 4.0\nmax_participations = 8\n')
+    enforced = ("--in-force", str(in_force), "--claim", str(of_claim))
     of_log = (str(imported.path), "--rounds", "60", "--seeds", "20", *enforced, "--json")
     check(
         "fedray forecast",
