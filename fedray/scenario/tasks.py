@@ -118,7 +118,10 @@ class KeyboardLstmTask(TaskTable):
     ] = ()
     """Numbers of predictions: 3 adds the metric top_3_accuracy, the share of words that are among
     the three best predictions."""
-    head: Annotated[int, Field(ge=1, lt=2**31)] | None = None
+    head: Annotated[
+        Annotated[int, Field(ge=1, lt=2**31)] | None,
+        Field(exclude_if=lambda head: head is None),
+    ] = None
     """Number of most frequent words: adds head_accuracy (and head_top_3_accuracy), the accuracy on
     these words, and head_predictions, the share of the predictions that are such words. Default: no
     such metrics."""
