@@ -137,12 +137,10 @@ class Ahead:
 
     def cost(self, rules: RulesAhead, first: Int64Array | None) -> tuple[int, int | None]:
         """Returns `Change.waits_now` and `Change.first_noticed` of rules and a list [P]."""
-        (usual,), (changed,) = (
-            self.usual.future(self.waiting).rules,
-            self.future(rules, first).rules,
-        )
-        waits = None if first is None else np.maximum(self.waiting, first)
-        waits = self.waiting if waits is None else waits
+        # Devices come no sooner than so far, also if a change would let them.
+        changed_rules = rules.stricter(separation=self.usual.separation)
+        (usual,), (changed,) = self.usual.future().rules, changed_rules.future().rules
+        waits = self.waiting if first is None else np.maximum(self.waiting, first)
         waiting, noticed = 0, rules.rounds
         new = np.array([-1]), np.empty((1, 0), np.int64)
         counts = np.flatnonzero(np.bincount(self.patterns.counts)).tolist()
@@ -199,7 +197,7 @@ def changes_that_keep(
     """
     if unchecked:
         text = f"No change can help: the log cannot show whether {' and '.join(unchecked)} was kept"
-        return (Change(("list",), False, text, breaks=tuple(unchecked)),)
+        return (Change(("claimed limits",), False, text, breaks=tuple(unchecked)),)
     found = []
     if claimed is not rules:
         offer = _verified(ahead, claimed, Change(("claimed limits",), True, ""), None)
@@ -244,7 +242,7 @@ def _others(ahead: Ahead, rules: RulesAhead, slowest_hours: float | None) -> Ite
             yield from _lists(ahead, rules, first, slowest_hours)
             yield from _rules(ahead, endangered, some, rules, slowest_hours)
     yield _last_round(ahead, endangered, some, rules)
-    yield _noise(endangered, rules)
+    yield _noise(ahead, endangered, rules)
 
 
 def _longest(first: Int64Array) -> BoolArray:
@@ -460,7 +458,7 @@ def _besides(text: str, rules: str) -> str:
     return f"{text}; besides: {rules[:1].lower()}{rules[1:]}" if rules else text
 
 
-def _noise(ahead: Ahead, rules: RulesAhead) -> Change:
+def _noise(ahead: Ahead, endangered: Ahead, rules: RulesAhead) -> Change:
     """Returns the least factor of the noise from the next round on."""
     limits = reached(ahead.patterns, ahead.future(rules))
     kind: tuple[Kind, ...] = ("noise",)
@@ -471,9 +469,9 @@ def _noise(ahead: Ahead, rules: RulesAhead) -> Change:
         keys = " and ".join(broken) or "rounds or participations"
         return Change(kind, False, f"More noise does not change {keys}", breaks=broken)
 
-    limit = ahead.promise.sensitivity
+    limit, of = ahead.promise.sensitivity, (endangered.strategy, endangered.patterns)
     try:
-        grown = least_noise_growth(ahead.strategy, ahead.patterns, ahead.future(rules), limit)
+        grown = least_noise_growth(*of, endangered.future(rules), limit)
     except (InputError, SensitivityUnknown) as error:
         return Change(kind, False, f"More noise from now on is not judged: {error}")
     if grown is None:
