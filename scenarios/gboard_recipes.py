@@ -25,6 +25,7 @@ from .reproduction import (
     comparison_of,
     in_steps,
     share_of,
+    trace_in,
 )
 
 GOAL, SMALL, LARGE = 1000, 10, 130
@@ -83,15 +84,12 @@ def run(request: Request) -> Iterator[Reproduced]:
         z = f"privacy.noise_multiplier={NOISE_PER_REPORT * goal}"
         keys = [*KEYS, f"rounds.report_goal={goal}", cohort, z]
         base = fedray.Scenario.from_toml(LANGUAGE, keys)
-        path, runs = folder / f"trace-{goal}", folder / f"runs-{goal}"
-        if not path.exists():
-            quiet = base.with_overrides("training.enabled=false")
-            fedray.simulate(quiet, request.placement, path)
+        runs = folder / f"runs-{goal}"
         wanted = {
             name: (base.with_overrides(*own), runs / name.replace(" ", "-"))
             for name, own in recipes.items()
         }
-        trace = fedray.Trace.open(path)
+        trace = trace_in(folder / f"trace-{goal}", base, request)
         trained = fedray.train_many(
             trace, wanted, request.placement, lambda line: tell(share_of(line))
         )

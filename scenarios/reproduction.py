@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+import fedray
 from fedray.audit.observers import MODELS as MODELS
 from fedray.audit.observers import NETWORK as NETWORK
 from fedray.audit.observers import OBSERVERS as OBSERVERS
@@ -234,6 +235,41 @@ def in_steps(
         yield step, tell
         begun += own
     request.on_progress(PartDone("all steps done", total, total))
+
+
+def trace_in(folder: Path, scenario: "fedray.Scenario", request: Request) -> "fedray.Trace":
+    """Opens the trace of a study, or simulates it without a training.
+
+    Args:
+        folder: directory of the trace, which an earlier run of the study may have written.
+        scenario: scenario of the trainings.
+        request: request, whose workers simulate.
+    """
+    if not folder.exists():
+        quiet = scenario.with_overrides("training.enabled=false")
+        fedray.simulate(quiet, request.placement, folder)
+    return fedray.Trace.open(folder)
+
+
+def statements_table(statements: Sequence[tuple[str, bool]]) -> Table:
+    """Returns the statements of a publication, and whether they hold here."""
+    return Table.headed(
+        "Statements",
+        [("statement", "holds"), *((text, "yes" if h else "NO") for text, h in statements)],
+    )
+
+
+def keyboard_parameters(words: int) -> int:
+    """Returns the number of parameters of Gboard's next-word model at a vocabulary of so many
+    words."""
+    # These load torch, which a reproduction without a model does not need.
+    from fedray.clients.data.source import Field
+    from fedray.clients.tasks.keyboard_lstm import KeyboardLstm
+    from fedray.clients.tasks.layout import size_of
+    from fedray.scenario.tasks import KeyboardLstmTask
+
+    tokens = Field((2,), "whole", words, padding=0, unknown=1)
+    return size_of(KeyboardLstm(KeyboardLstmTask(), 1, {"tokens": tokens}).shapes)
 
 
 def share_of(line: str) -> float:

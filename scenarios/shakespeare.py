@@ -41,6 +41,7 @@ from .reproduction import (
     Table,
     in_steps,
     metric_curve,
+    trace_in,
     with_error,
 )
 
@@ -235,10 +236,8 @@ def _trained(
     tell: StepProgress,
 ) -> "fedray.TrainedRun":
     """Reads the run of an optimiser, continues its training, or begins it."""
-    trace, out = directory / "trace", directory / "runs" / name
-    if not trace.exists():
-        quiet = scenario.with_overrides("training.enabled=false")
-        fedray.simulate(quiet, request.placement, trace)
+    out = directory / "runs" / name
+    trace = trace_in(directory / "trace", scenario, request)
     if out.exists():
         trained = fedray.TrainedRun.open(out)
         if trained.document["scenario_digest"] != scenario.digest:

@@ -33,6 +33,8 @@ from .reproduction import (
     observed_epsilon,
     paired_difference,
     share_of,
+    statements_table,
+    trace_in,
     up,
 )
 
@@ -131,11 +133,7 @@ def run(request: Request, *, epsilon: float, seeds: int) -> Iterator[Reproduced]
     base = fedray.Scenario.from_toml(SMALL, request.overrides)
     with tempfile.TemporaryDirectory(prefix="fedray-trust-") as temporary:
         folder = (request.out or Path(temporary)).absolute()
-        path = folder / "trace"
-        if not path.exists():
-            quiet = base.with_overrides("training.enabled=false")
-            fedray.simulate(quiet, request.placement, path)
-        trace = fedray.Trace.open(path)
+        trace = trace_in(folder / "trace", base, request)
         calibrated, runs = {}, {}
         for each, tell in in_steps(
             request, SETTINGS, name=lambda each: each.name, cost=lambda each: each.cost
@@ -262,10 +260,7 @@ def _reproduced(
                 accuracy,
                 subject=subject(sample=comparison.sample),
             ),
-            Table.headed(
-                "Statements",
-                [("statement", "holds"), *((text, "yes" if h else "NO") for text, h in statements)],
-            ),
+            statements_table(statements),
         ],
         NOTES,
         f"Local noise loses {lost:.1f} points of accuracy to a server at epsilon {epsilon:g}. "

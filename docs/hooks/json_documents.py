@@ -21,11 +21,15 @@ from fedray.runs.answers import Answers
 from fedray.runs.design import Found
 from fedray.runs.verified import Verification
 from fedray.scenarios import flash, shakespeare
+from fedray.scenarios.amplified_errors import ErrorsOfBands
+from fedray.scenarios.blt_cost import CostsOfBLTs
 from fedray.scenarios.cells import PrintedCells
 from fedray.scenarios.coverage import Coverages
 from fedray.scenarios.gboard import ReproducedRuns
 from fedray.scenarios.gboard_predict import PredictionStudy
 from fedray.scenarios.gboard_recipes import Recipes
+from fedray.scenarios.learning import LearningStudies
+from fedray.scenarios.signal_to_noise import RoundSizeStudies
 from fedray.scenarios.trust import Trusts
 from fedray.studies.canary import CanaryResult
 from fedray.studies.compare import Comparison
@@ -124,6 +128,10 @@ DOCUMENTS: Mapping[str, Document] = {
     "fedray forecast": Document(Forecast, printed.Written),
     "fedray sweep": Document(SweepResult, files="The file results.json is the same."),
     "fedray sweep, without a name": Document(ShippedSweeps),
+    "fedray reproduce amplified-errors": Document(
+        ErrorsOfBands, files="The file results.json is the same."
+    ),
+    "fedray reproduce blt-cost": Document(CostsOfBLTs, files="The file results.json is the same."),
     CELLS: Document(
         PrintedCells,
         where="Every reproduction of printed cells.",
@@ -136,6 +144,12 @@ DOCUMENTS: Mapping[str, Document] = {
         PredictionStudy, files="The file results.json is the same."
     ),
     "fedray reproduce gboard-recipes": Document(Recipes),
+    "fedray reproduce learning": Document(
+        LearningStudies, files="The file results.json is the same."
+    ),
+    "fedray reproduce signal-to-noise": Document(
+        RoundSizeStudies, files="The file results.json is the same."
+    ),
     "fedray reproduce shakespeare": Document(
         shakespeare.Study, files="The file results.json is the same."
     ),

@@ -19,8 +19,8 @@ from fedray.audit.statements.spent import SpentStatement
 from fedray.audit.statements.statement import Subject
 from fedray.base.rounding import up
 from fedray.mechanisms.accounting.accountants import epsilon_of
-from fedray.mechanisms.accounting.draws import PoissonDraws
-from fedray.mechanisms.accounting.events import Event
+from fedray.mechanisms.accounting.draws import FixedSizeDraws, PoissonDraws
+from fedray.mechanisms.accounting.events import Event, FixedSizeSampled, Gaussian, Repeated
 from fedray.mechanisms.accounting.sampled import PoissonSampling, sampled_release
 from fedray.mechanisms.accounting.zcdp import rho_of
 from fedray.mechanisms.registry import Identity
@@ -172,17 +172,26 @@ def _supports(
 
 
 def _amplified(claim: Claim, trace: Trace | ImportedTrace, noise: Noise) -> Guarantee | None:
-    """Returns the guarantee of claimed Poisson samples; None without, or if there is no theorem for
+    """Returns the guarantee of claimed random samples; None without, or if there is no theorem for
     the mechanism."""
     sampling, strategy = claim.sampling, claim.mechanism
-    if not isinstance(sampling, PoissonDraws) or not isinstance(strategy, Identity):
+    # Draws of a fixed size are proven for independent noise only.
+    if not isinstance(noise, ServerNoise) or not isinstance(strategy, Identity):
         return None
-    if not isinstance(noise, ServerNoise):
-        return None
-    rounds = PoissonSampling(claim.rounds or trace.committed_rounds, sampling.probability)
-    event = sampled_release(strategy, rounds, noise.multiplier)
-    reason = f"each device is drawn with probability {sampling.probability:g}, independently "
-    reason += "and in secret"
+    rounds = claim.rounds or trace.committed_rounds
+    match sampling:
+        case PoissonDraws():
+            drawn = PoissonSampling(rounds, sampling.probability)
+            event = sampled_release(strategy, drawn, noise.multiplier)
+            reason = f"each device is drawn with probability {sampling.probability:g}, "
+        case FixedSizeDraws(size=size, devices=devices) if size < devices:
+            step = Gaussian(noise_multiplier=noise.multiplier)
+            one = FixedSizeSampled(devices=devices, size=size, event=step)
+            event = Repeated(event=one, count=rounds)
+            reason = f"each round draws {size:,} of {devices:,} devices without replacement, "
+        case _:
+            return None
+    reason += "independently and in secret"
     return Guarantee("sampled", None, None, event, claim.delta, False, reason)
 
 

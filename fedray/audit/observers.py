@@ -30,6 +30,7 @@ from fedray.mechanisms.accounting.events import (
     Composed,
     DiscreteGaussianSum,
     Event,
+    FixedSizeSampled,
     MinSepSampled,
     PoissonSampled,
     PostProcessed,
@@ -145,7 +146,8 @@ class Part(NamedTuple):
     @property
     def is_sampled(self) -> bool:
         """Whether privacy rests on secret draws."""
-        return any(isinstance(e, PoissonSampled | MinSepSampled) for e in _within(self.event))
+        drawn = PoissonSampled | FixedSizeSampled | MinSepSampled
+        return any(isinstance(each, drawn) for each in _within(self.event))
 
     def honest(self, observer: str, malicious: float) -> int:
         """Returns the devices of that sum whose noise the observer does not know.
@@ -487,7 +489,7 @@ def _percent(share: float) -> str:
 def without_sampling(event: Event) -> Event:
     """Returns the event of a device whose draws are known, and which was drawn in every turn."""
     match event:
-        case PoissonSampled():
+        case PoissonSampled() | FixedSizeSampled():
             return without_sampling(event.event)
         case MinSepSampled():
             n, b = event.rounds, event.min_sep
@@ -523,7 +525,7 @@ def _parts_of(event: Event) -> tuple[Event, ...]:
     match event:
         case Composed():
             return event.events
-        case Repeated() | PostProcessed() | PoissonSampled():
+        case Repeated() | PostProcessed() | PoissonSampled() | FixedSizeSampled():
             return (event.event,)
         case _:
             return ()

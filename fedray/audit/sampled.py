@@ -194,8 +194,9 @@ def _refusal_of_rules(scenario: Scenario, noise: Noise | None) -> str:
         )
     if uploads.sampling_probability is None:
         return (
-            "a round draws a fixed number of uploads of its group without replacement, and "
-            "amplification is proven for Poisson samples only; use the schedule cyclic_poisson"
+            "a round draws a fixed number of uploads of its group without replacement, and for "
+            "groups amplification is proven with Poisson samples only; use the schedule "
+            "cyclic_poisson"
         )
     if not isinstance(noise, ServerNoise) or noise.count_noise is not None:
         return "amplification is accounted for where the server adds noise to sums of updates alone"

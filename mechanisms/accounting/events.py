@@ -253,6 +253,32 @@ class PoissonSampled(Event):
     """Release from the sample; if it has several parts, all are from the same sample."""
 
 
+class FixedSizeSampled(Event):
+    """One Gaussian release from a sample of a fixed size, drawn uniformly without replacement.
+
+    Its epsilon also holds for the replacement of one device's contribution by any other, which
+    changes the sum by up to two clip norms.
+    """
+
+    kind: Literal["fixed-size-sampled"] = "fixed-size-sampled"  # pyright: ignore[reportIncompatibleVariableOverride]
+    """A release from a sample of a fixed size."""
+    devices: Annotated[int, Field(ge=2, lt=MOST_COUNT)]
+    """Number of devices that the sample is drawn from."""
+    size: Annotated[int, Field(ge=1, lt=MOST_COUNT)]
+    """Number of devices of the sample, less than `devices`."""
+    event: Gaussian
+    """Release from the sample."""
+
+    @model_validator(mode="after")
+    def _leaves_some_out(self) -> Self:
+        if self.size >= self.devices:
+            raise ValueError(
+                f"size={self.size:,} must be below devices={self.devices:,}; a release from all "
+                "devices is its own event, without sampling"
+            )
+        return self
+
+
 class MinSepSampled(Event):
     """The rounds of a strategy under b-min-sep sampling: a device takes part in a round with the
     same probability, independently, unless it did in one of the last b - 1 rounds.
@@ -318,6 +344,7 @@ AnyEvent = Annotated[
     | DiscreteGaussianSum
     | ApproximateDP
     | PoissonSampled
+    | FixedSizeSampled
     | MinSepSampled
     | Repeated
     | Composed

@@ -1,5 +1,6 @@
 """Converts events to events of Google's dp_accounting, an independent check of the figures."""
 
+import logging
 import math
 from dataclasses import dataclass
 from importlib import metadata
@@ -11,6 +12,7 @@ from .events import (
     DiscreteGaussianSum,
     Event,
     EventRefused,
+    FixedSizeSampled,
     GaussianEvent,
     PoissonSampled,
     PostProcessed,
@@ -18,6 +20,7 @@ from .events import (
 )
 from .gdp import mu_of, sampled_noise
 from .limits import check_delta
+from .pld import parts_of
 from .zcdp import rho_of
 
 if TYPE_CHECKING:
@@ -46,6 +49,12 @@ def peer_event(event: Event) -> "DpEvent":
         case PoissonSampled():
             step = peer.GaussianDpEvent(sampled_noise(event))
             return peer.PoissonSampledDpEvent(event.probability, step)
+        case FixedSizeSampled():
+            # dp_accounting takes the noise over the sensitivity, and a device that is replaced, or
+            # whose place another one takes, changes the sum by two clip norms.
+            noise = event.event.noise_at_unit_sensitivity / 2.0
+            step = peer.GaussianDpEvent(noise)
+            return peer.SampledWithoutReplacementDpEvent(event.devices, event.size, step)
         case PostProcessed():
             return peer_event(event.event)
         case Repeated():
@@ -61,6 +70,36 @@ def peer_event(event: Event) -> "DpEvent":
                 f"event {event.kind!r} has no equivalent in dp_accounting; describe the release by "
                 "the events of mechanisms/accounting/events.py"
             )
+
+
+def peer_epsilon(event: Event, delta: float) -> float:
+    """Returns dp_accounting's epsilon by Renyi DP.
+
+    Raises:
+        EventRefused: the event is unknown, or mixes kinds of samples that have no common theorem.
+    """
+    from dp_accounting import NeighboringRelation, UnsupportedEventError
+    from dp_accounting.rdp import RdpAccountant
+
+    composed = peer_event(event)
+    # Samples of a fixed size are accounted for replaced devices, of which a device that is zeroed
+    # out is one.
+    is_replaced = any(isinstance(part, FixedSizeSampled) for part in parts_of(event))
+    relation = "REPLACE_ONE" if is_replaced else "ADD_OR_REMOVE_ONE"
+    accountant = RdpAccountant(neighboring_relation=NeighboringRelation[relation])
+    logger = logging.getLogger("absl")
+    level = logger.level
+    # dp_accounting warns of each order that does not converge; the bound is valid without it.
+    logger.setLevel(logging.ERROR)
+    try:
+        return float(accountant.compose(composed).get_epsilon(delta))
+    except UnsupportedEventError:
+        raise EventRefused(
+            "the event has samples of a fixed size beside Poisson samples, for which no common "
+            "theorem is known; describe the releases as two events"
+        ) from None
+    finally:
+        logger.setLevel(level)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +129,6 @@ def peer_figures(event: Event, delta: float) -> PeerFigures:
     check_delta(delta)
     composed = peer_event(event)
     from dp_accounting.pld import PLDAccountant
-    from dp_accounting.rdp import RdpAccountant
 
     losses = PLDAccountant(value_discretization_interval=_interval(event))
     # dp_accounting truncates its distributions, so a delta below the truncated mass has no epsilon.
@@ -101,7 +139,7 @@ def peer_figures(event: Event, delta: float) -> PeerFigures:
         event=repr(composed),
         rho=_peer_rho(event),
         pld_epsilon=epsilon if math.isfinite(epsilon) else None,
-        renyi_epsilon=float(RdpAccountant().compose(composed).get_epsilon(delta)),
+        renyi_epsilon=peer_epsilon(event, delta),
         version=metadata.version("dp-accounting"),
     )
 

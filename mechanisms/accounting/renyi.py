@@ -4,9 +4,7 @@ It is an upper bound, looser than `pld.py` and `monte_carlo.py`, reported next t
 comparison.
 """
 
-import logging
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,10 +12,7 @@ from fedray.base.arrays import Float64Array
 from .events import Event, EventRefused, MinSepSampled
 from .limits import check_delta
 from .monte_carlo import allocation_gram, columns_of
-from .peer import peer_event
-
-if TYPE_CHECKING:
-    from dp_accounting import DpEvent
+from .peer import peer_epsilon
 
 _ORDERS = np.arange(2, 65)
 """Orders of the moments of random allocation."""
@@ -26,17 +21,18 @@ _ORDERS = np.arange(2, 65)
 def renyi_epsilon(event: Event, delta: float) -> float:
     """Returns an upper bound on epsilon at `delta`.
 
-    Moments by Mironov, Talwar, Zhang 2019, or of random allocation; conversion by Canonne, Kamath,
+    Moments by Mironov, Talwar, Zhang 2019, for samples of a fixed size by Wang, Balle,
+    Kasiviswanathan 2019 (Theorem 27), or of random allocation; conversion by Canonne, Kamath,
     Steinke 2020.
 
     Raises:
         EventRefused: the event is unknown, or no moments are proven for it.
         InputError: delta is outside [1e-30, 1).
     """
+    check_delta(delta)
     if isinstance(event, MinSepSampled):
-        check_delta(delta)
         return _allocated_epsilon(event, delta)
-    return _epsilon(peer_event(event), delta)
+    return peer_epsilon(event, delta)
 
 
 def _allocated_epsilon(event: MinSepSampled, delta: float) -> float:
@@ -78,17 +74,3 @@ def allocated_moments(gram: Float64Array) -> Float64Array:
         before = np.where(remaining >= 0, total[remaining], -np.inf)
         total = logsumexp(before + ways, axis=1)
     return (total + gammaln(counts + 1) - counts * math.log(len(gram)))[_ORDERS]
-
-
-def _epsilon(composed: "DpEvent", delta: float) -> float:
-    check_delta(delta)
-    from dp_accounting.rdp import RdpAccountant
-
-    logger = logging.getLogger("absl")
-    level = logger.level
-    # dp_accounting warns of each order that does not converge; the bound is valid without it.
-    logger.setLevel(logging.ERROR)
-    try:
-        return float(RdpAccountant().compose(composed).get_epsilon(delta))
-    finally:
-        logger.setLevel(level)

@@ -66,6 +66,7 @@ ROWS: dict[str, tuple[str, ...]] = {
     "fits": ("fit_log", "fit_min_sep", "vary", "HabitFit"),
     "reproductions": (
         *("reproduce", "blt", "coverage", "dp_lstm", "flash", "shakespeare", "trust"),
+        *("amplified", "amplified_errors", "blt_cost", "learning", "signal_to_noise"),
         *("gboard", "gboard_predict", "gboard_privacy", "gboard_recipes"),
     ),
 }

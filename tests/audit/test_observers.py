@@ -54,6 +54,7 @@ from fedray.mechanisms.accounting.events import (
     Composed,
     DiscreteGaussianSum,
     Event,
+    FixedSizeSampled,
     Gaussian,
     MinSepSampled,
     PoissonSampled,
@@ -398,6 +399,8 @@ def test_known_draws_cost_the_amplification() -> None:
     assert without_sampling(Composed(events=(drawn_event, step))) == Composed(
         events=(Repeated(event=step, count=5), step)
     )
+    fixed = FixedSizeSampled(devices=90, size=9, event=step)
+    assert without_sampling(Repeated(event=fixed, count=5)) == Repeated(event=step, count=5)
     # Of six rounds, two apart or more, a device is in three at most.
     bands = BandFHU(bands=2)
     apart = MinSepSampled(

@@ -311,19 +311,40 @@ def test_a_tree_that_is_charged_as_if_each_device_came_once_is_caught(
     assert not code or "does not follow from the claimed limits" in error
 
 
-def test_an_amplified_epsilon_holds_only_if_the_draws_are_poisson(
-    tmp_path: Path, fedray_command, monkeypatch
+POISSON_DRAWS = f"{{kind = 'poisson', probability = {SIZE / N}, devices = {N}}}"
+FIXED_DRAWS = f"{{kind = 'fixed_size', size = {SIZE}, devices = {N}}}"
+
+
+@pytest.mark.parametrize(
+    ("sampler", "mechanism", "z", "epsilon", "draws", "code"),
+    [
+        (poisson, "identity", 1.0, 4.0, POISSON_DRAWS, 0),
+        (shuffled_epochs, "identity", 1.0, 4.0, POISSON_DRAWS, 1),
+        # 80 rounds give 28.4 to whoever is in all of them, and 5.79085 to a device that is drawn.
+        (fixed, "identity", 2.0, 5.791, FIXED_DRAWS, 0),
+        (fixed, "identity", 2.0, 5.79, FIXED_DRAWS, 1),
+        (shuffled_epochs, "identity", 2.0, 5.791, FIXED_DRAWS, 1),
+        (fixed, "blt-400", 2.0, 5.791, FIXED_DRAWS, 1),
+    ],
+)
+def test_an_amplified_epsilon_holds_only_if_the_draws_are_as_claimed(
+    tmp_path: Path,
+    fedray_command,
+    monkeypatch,
+    sampler: Sampler,
+    mechanism: str,
+    z: float,
+    epsilon: float,
+    draws: str,
+    code: int,
 ) -> None:
     claim = (
-        "mechanism = 'identity'\nnoise_multiplier = 1.0\nrounds = 80\nepsilon = 4.0\ndelta = 1e-5\n"
-        f"sampling = {{kind = 'poisson', probability = {SIZE / N}, devices = {N}}}\n"
+        f"mechanism = '{mechanism}'\nnoise_multiplier = {z}\nrounds = 80\nepsilon = {epsilon}\n"
+        f"delta = 1e-5\nsampling = {draws}\n"
     )
-    for name, sampler, code in (("a", poisson, 0), ("b", shuffled_epochs, 1)):
-        folder = tmp_path / f"{tmp_path.name}{name}"
-        folder.mkdir()
-        rounds = sampler(np.random.default_rng(1))
-        found, printed, error = audited(fedray_command, folder, monkeypatch, rounds, claim)
-        assert found == code, printed + error
+    rounds = sampler(np.random.default_rng(1))
+    found, printed, error = audited(fedray_command, tmp_path, monkeypatch, rounds, claim)
+    assert found == code, printed + error
 
 
 @pytest.mark.parametrize(

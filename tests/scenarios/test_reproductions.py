@@ -14,6 +14,7 @@ from json_documents import CELLS, DOCUMENTS
 from lawful_runs import lawful
 from small_phones import written_phones
 from small_roles import written_roles
+from small_study import SMALL_STUDY
 from small_trust import SMALL_TRUST
 
 import fedray.scenarios
@@ -39,7 +40,10 @@ from fedray.studies import reach_and_pace
 HERE = Placement(backend="in-process")
 SMALL = ["population.devices=8300", "rounds.report_goal=65", "rounds.count=30"]
 EXAMPLES: dict[str, dict[str, Any]] = {
+    "amplified": {"cheapest": 1},
+    "amplified-errors": {},
     "blt": {"cheapest": 2},
+    "blt-cost": {},
     "coverage": {"hours": "6,24", "placement": HERE},
     "dp-lstm": {"cheapest": 3},
     "flash": {"data": lambda folder: written_phones(folder, phones=120)},
@@ -47,6 +51,12 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "gboard-predict": {"rows": "en-GB", "placement": HERE},
     "gboard-privacy": {"rows": "en-GB"},
     "gboard-recipes": {"placement": HERE},
+    "learning": {
+        "scenarios": "language",
+        "seeds": 2,
+        "overrides": SMALL_STUDY,
+        "placement": HERE,
+    },
     "shakespeare": {
         "data": written_roles,
         "rounds": 2,
@@ -54,9 +64,16 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "overrides": ["training.task.hidden=8"],
         "placement": HERE,
     },
+    "signal-to-noise": {
+        "sizes": "4,12",
+        "seeds": 2,
+        "overrides": SMALL_STUDY,
+        "placement": HERE,
+    },
     "trust": {"seeds": 2, "overrides": SMALL_TRUST, "placement": HERE},
 }
 """Arguments of a quick run of each reproduction."""
+LEARNS = ("gboard-recipes", "learning", "shakespeare", "signal-to-noise", "trust")
 TINY_RECIPES = (
     "training.task={kind='keyboard_lstm',hidden=8,embedding=8}",
     "privacy.mechanism={kind='tree',restarts=[1]}",
@@ -85,7 +102,7 @@ def test_a_reproduction_has_tables_figures_a_verdict_and_json(
         given["data"] = given["data"](tmp_path)
     for result in reproduce.reproductions()[name].results(**given):
         # A few rounds teach nothing; the tests of the modules have the statements.
-        assert result.agrees or name in ("gboard-recipes", "shakespeare", "trust")
+        assert result.agrees or name in LEARNS
         assert result.verdict.endswith((".", "%"))
         assert result.tables()
         for table in result.tables():
@@ -238,7 +255,7 @@ def test_a_contradicted_publication_shows_in_the_exit_code(own) -> None:
 def test_an_unknown_name_and_an_output_that_exists_are_refused(own, tmp_path: Path) -> None:
     for given, message in (
         (("owm",), "unknown reproduction 'owm'; did you mean 'own'?"),
-        (("chess",), "unknown reproduction 'chess'; choose from blt, coverage, dp-lstm,"),
+        (("chess",), "unknown reproduction 'chess'; choose from amplified, amplified-errors, blt,"),
         (("own", "--out", str(tmp_path)), "exists already"),
         (("own", "--seeds", "3"), "No such option: --seeds"),
         (("own", "--factor", "much"), "--factor='much' must be a number"),
