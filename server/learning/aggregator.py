@@ -31,6 +31,7 @@ from fedray.runtime import devices
 from fedray.runtime.devices import device_of, kind_of_device
 from fedray.scenario import Scenario
 from fedray.scenario.clipping import Clip
+from fedray.scenario.training import CustomServer
 from fedray.trace.checkpoints import prefixed, under
 from fedray.wire.messages import TrainReport
 from .clip_rule import clip_rule_of
@@ -87,8 +88,10 @@ class ModelAggregator:
         return self._rule.clip(), self._parameters()
 
     def rehearse(self, dimension: int) -> None:
-        """Takes two steps on a model of zeros [D], so that an optimizer of a user fails before the
-        training. Raises ScenarioError."""
+        """Takes two steps of a user's optimizer, on a model of zeros [D], so that it fails before
+        the training. Raises ScenarioError."""
+        if not isinstance(self._scenario.training.server, CustomServer):
+            return
         optimizer = optimizer_of(self._scenario, dimension, self._device)
         parameters_D = torch.zeros(dimension, device=self._device)
         for _ in range(2):

@@ -6,6 +6,7 @@ Shape suffix: D parameters. Built-in steps treat each coordinate separately.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,9 @@ from fedray.scenario.training import (
 )
 
 _NUMBERS = (bool, int, float)
+_FIXED = (bool, int, float, str, type(None), torch.dtype, FunctionType, type)
+"""Types of values that do not change."""
+_TYPES = {torch.float32, torch.float64, torch.float16, torch.int64, torch.int32, torch.bool}
 _OF_TORCH = vars(torch.optim.SGD([torch.zeros(1)], lr=0.1)).keys()
 """Attributes that every optimizer has."""
 
@@ -144,8 +148,8 @@ class CustomStep(ServerOptimizer):
         # The optimizer knows the parameters by this tensor, which has their memory in a step.
         self._vector = torch.zeros(dimension, device=device)
         self._optimizer: Any = None
-        self._constant: list[Any] = []
-        """Everything of the optimizer that no checkpoint has, when it was made."""
+        self._constant: dict[str, list[Any]] = {}
+        """The values that no checkpoint has, when the optimizer was made."""
 
     def apply(self, parameters_D: Tensor, mean_D: Tensor, round_index: int) -> None:
         self._round_index = round_index
@@ -189,35 +193,36 @@ class CustomStep(ServerOptimizer):
             if type(value) in _NUMBERS:
                 yield f"option.{key}", value
 
-    def _unsaved(self) -> list[Any]:
-        """Returns the attributes that the user's class adds, and the options that are not numbers,
-        as a flat list."""
-        attributes = {
-            name: value for name, value in vars(self._optimizer).items() if name not in _OF_TORCH
+    def _unsaved(self) -> dict[str, list[Any]]:
+        """Returns the values that no checkpoint has: of attributes that the user's class adds, and
+        of options that are not numbers."""
+        group = self._optimizer.param_groups[0].items()
+        values = {
+            **vars(self._optimizer),
+            **{key: each for key, each in group if key != "params" and type(each) not in _NUMBERS},
         }
-        options = [
-            [each for key, each in group.items() if key != "params" and type(each) not in _NUMBERS]
-            for group in self._optimizer.param_groups
-        ]
-        return [*attributes, *tree_leaves(attributes), *tree_leaves(options)]
+        return {name: tree_leaves(each) for name, each in values.items() if name not in _OF_TORCH}
 
     def _check(self) -> None:
         """Refuses an optimizer that a checkpoint cannot restore. Raises ScenarioError."""
         remedy = "keep what changes in `state`, as tensors or numbers"
         for name, value in self._saved():
-            if type(value) not in _NUMBERS and not isinstance(value, Tensor):
+            if not _can_be_saved(value):
                 raise self._file.refused(
                     f"{name.partition('.')[2]!r} in its state is a {type(value).__name__}, which "
                     "no checkpoint can have",
                     remedy,
                 )
-        now = self._unsaved()
-        tensors = [each for each in now if isinstance(each, Tensor)]
-        if tensors or now != self._constant:
-            raise self._file.refused(
-                "its attributes hold a tensor, or change in a step, so a checkpoint lacks them",
-                remedy,
-            )
+        for name, values in self._unsaved().items():
+            # Other objects may change and stay equal.
+            if odd := [each for each in values if not isinstance(each, _FIXED)]:
+                raise self._file.refused(
+                    f"its {name!r} holds a {type(odd[0]).__name__}, which no checkpoint has", remedy
+                )
+            if values != self._constant.get(name):
+                raise self._file.refused(
+                    f"its {name!r} changes in a step, and no checkpoint has it", remedy
+                )
 
     def state(self) -> dict[str, NDArray]:
         found = {}
@@ -227,7 +232,7 @@ class CustomStep(ServerOptimizer):
                 continue
             # Torch keeps numbers of steps on the CPU, whatever the device.
             place = "beside" if value.device == self._vector.device else "host"
-            found[f"{place}.{name}"] = devices.on_host(value).copy()
+            found[f"{place}.{name}"] = devices.on_host(value.detach()).copy()
         return found
 
     def load(self, state: dict[str, NDArray]) -> None:
@@ -246,6 +251,12 @@ class CustomStep(ServerOptimizer):
                 self._optimizer.state[self._vector][key] = value
             else:
                 self._optimizer.state[key] = value
+
+
+def _can_be_saved(value: Any) -> bool:
+    if isinstance(value, Tensor):
+        return value.layout is torch.strided and value.dtype in _TYPES
+    return type(value) in _NUMBERS and (type(value) is not int or -(2**63) <= value < 2**63)
 
 
 OPTIMIZERS: dict[str, Callable[..., ServerOptimizer]] = {

@@ -230,38 +230,47 @@ HELD = np.array([20, 7, 13, 20, 4, 20], np.int64)
 ALL = np.arange(HELD.size)
 
 
-def drawn(task: ModuleTask, places: np.ndarray) -> torch.Tensor:
+def drawn(task: ModuleTask, places: np.ndarray, seed: int = 7) -> torch.Tensor:
     """The updates of devices at these places, as one group, with uneven numbers of steps."""
     source = FunctionSource(own_modules.examples)
-    work = LocalTraining(FedAvg(epochs=2, batch_size=4, learning_rate=0.1), task, source, 7)
+    work = LocalTraining(FedAvg(epochs=2, batch_size=4, learning_rate=0.1), task, source, seed)
     start = torch.from_numpy(task.initial_parameters())
     order = WorkOrder(3, places.astype(np.uint64), HELD[places], start)
     return work.compute(order).updates
 
 
-def test_a_device_draws_the_same_in_any_group_and_by_itself(monkeypatch) -> None:
-    """As if devices trained one at a time, which needs nothing of all this; torch's generators stay as they are."""
+def test_a_device_draws_the_same_in_any_group_and_by_itself() -> None:
+    """By itself the module is called as it is, without vmap; torch's own generators stay as they are."""
     torch.manual_seed(0)
-    module = Drawing()
-
-    def made() -> ModuleTask:
-        return ModuleTask(copy.deepcopy(module), None, nn.functional.cross_entropy)
-
-    together, slow = made(), made()
-    monkeypatch.setattr(slow, "_why_alone", lambda *given: "it is the slow twin")
+    task = ModuleTask(Drawing(), None, nn.functional.cross_entropy)
     state = torch.default_generator.get_state()
-    expected = drawn(slow, ALL)
-    for places in (ALL, ALL[::-1].copy(), ALL[1:4], ALL[2:3]):
-        found = drawn(together, places)
-        assert (together.alone, together.draws) == ("", True)
-        torch.testing.assert_close(found, expected[places], rtol=1e-4, atol=1e-5)
+    expected = torch.cat([drawn(task, ALL[place : place + 1]) for place in ALL])
+    assert (task.alone, task.draws) == ("", True)
+    for places in (ALL, ALL[::-1].copy(), ALL[1:4]):
+        torch.testing.assert_close(drawn(task, places), expected[places], rtol=1e-4, atol=1e-5)
     assert (torch.default_generator.get_state() == state).all()
-    # Others would differ by far more than rounding.
-    other = ALL.astype(np.uint64) + 100
-    source = FunctionSource(own_modules.examples)
-    work = LocalTraining(FedAvg(epochs=2, batch_size=4, learning_rate=0.1), together, source, 8)
-    start = torch.from_numpy(together.initial_parameters())
-    assert (work.compute(WorkOrder(3, other, HELD, start)).updates - expected).abs().max() > 0.01
+    # Other draws are apart by far more than rounding.
+    others = drawn(task, ALL, seed=8)
+    assert (others - expected).abs().max() > 0.01
+
+
+def test_dropout_in_a_group_is_that_of_devices_one_at_a_time(monkeypatch) -> None:
+    """Which draw from torch's own generators, seeded for each."""
+    torch.manual_seed(0)
+    layers = (
+        nn.Flatten(),
+        nn.Linear(5 * WIDTH, 9),
+        nn.Dropout(0.4),
+        nn.Linear(9, 2),
+        nn.Dropout(0.1),
+    )
+    module = nn.Sequential(*layers)
+    together, slow = (
+        ModuleTask(copy.deepcopy(module), None, nn.functional.cross_entropy) for _ in range(2)
+    )
+    monkeypatch.setattr(slow, "_why_alone", lambda *given: "it is the slow twin")
+    torch.testing.assert_close(drawn(together, ALL), drawn(slow, ALL), rtol=1e-4, atol=1e-6)
+    assert (together.alone, slow.alone) == ("", "it is the slow twin")
 
 
 @pytest.mark.parametrize(
