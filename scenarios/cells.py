@@ -127,10 +127,10 @@ class ComputedRow(Document):
     @property
     def name(self) -> str:
         """The settings in a phrase."""
-        return ", ".join(
-            f"{_heading(name)} {self.setting(name)}" if text[:1].isdigit() else text
-            for name, text in self.settings.items()
-        )
+        first, *others = (name for name, text in self.settings.items() if text)
+        is_name = not self.settings[first][0].isdigit()
+        begin = self.setting(first) if is_name else f"{_heading(first)} {self.setting(first)}"
+        return ", ".join([begin, *(f"{_heading(each)} {self.setting(each)}" for each in others)])
 
     def setting(self, name: str) -> str:
         """Returns a setting, with commas in large whole numbers."""
@@ -149,7 +149,10 @@ class ComputedRow(Document):
     def other(self, name: str) -> str:
         """Returns a figure that is not printed; "-" if there is none."""
         value = self.others.get(name)
-        return "-" if value is None else up(value, decimals_of(value))
+        if value is None:
+            return "-"
+        # Whole numbers are counts.
+        return f"{value:,.0f}" if value.is_integer() else up(value, decimals_of(value))
 
     @property
     def verdict(self) -> str:
@@ -283,7 +286,8 @@ class PrintedTable:
             heads[f"printed {_heading(name)}"] = methodcaller("as_printed", name)
             heads[_heading(name)] = methodcaller("as_obtained", name)
         heads |= {**others, "agrees": attrgetter("verdict")}
-        return [Table.of(title, rows, heads, *notes)]
+        table = Table.of(title, rows, heads, *notes)
+        return [table.varied(*map(_heading, self.settings[1:]))]
 
     def _grid(
         self,

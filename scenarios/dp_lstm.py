@@ -47,21 +47,31 @@ def moments_epsilon(
     return min((rounds * moment(order) - math.log(delta)) / order for order in ORDERS)
 
 
-def _figures(row: Row, request: Request) -> Figures:
-    del request
-    users, cohort, rounds = (int(row[name]) for name in ("users", SETTINGS[1], "rounds"))
-    z = float(row["noise_multiplier"])
+def _setting(row: Row) -> tuple[float, float, int, float]:
+    """Returns the sampling probability, noise multiplier, rounds and delta of a row."""
+    users, cohort = int(row["users"]), int(row["expected_users_per_round"])
     # Table 1 has a delta of each number of users.
     delta = float(row.get("delta") or users**-1.1)
-    sampling = fedray.PoissonSampling(rounds, cohort / users)
-    turns = fedray.MinSep(rounds, 1, rounds)
+    return cohort / users, float(row["noise_multiplier"]), int(row["rounds"]), delta
+
+
+def of_the_paper(row: Row) -> Figures:
+    """Returns the figures of a row by the formulas of the paper."""
+    found = {"epsilon": moments_epsilon(*_setting(row))}
+    if "clip_norm" in row:
+        # Noise on the mean over the expected number of users.
+        noise = float(row["noise_multiplier"]) * float(row["clip_norm"])
+        found["noise_sigma"] = noise / int(row["expected_users_per_round"])
+    return found
+
+
+def _figures(row: Row, request: Request) -> Figures:
+    del request
+    probability, z, rounds, delta = _setting(row)
+    sampling, turns = fedray.PoissonSampling(rounds, probability), fedray.MinSep(rounds, 1, rounds)
     today = fedray.mechanism_figures(Identity(), turns, z, delta, sampling).amplified_epsilon
     assert today is not None  # a noise multiplier is given
-    found = {"epsilon": moments_epsilon(cohort / users, z, rounds, delta), "epsilon today": today}
-    if "clip_norm" in row:
-        # Standard deviation of the noise on a mean over the expected users.
-        found["noise_sigma"] = z * float(row["clip_norm"]) / cohort
-    return found
+    return {**of_the_paper(row), "epsilon today": today}
 
 
 RESULT = PrintedResult(

@@ -8,13 +8,13 @@ and the pace, `rounds.min_minutes_between`, are not published: each locale has o
 fitted on the rows that `is_fitted` names, or the default where that comes near.
 """
 
-import csv
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import fedray
 from fedray import InputError
+from .cells import Row, read_cells
 from .reproduction import Option
 
 FOLDER = Path(__file__).resolve().parent / "gboard"
@@ -115,16 +115,10 @@ class PublishedRun:
         return fedray.Scenario.from_toml(self.file, (*keys, *overrides))
 
 
-def table_rows(name: str) -> list[dict[str, str]]:
-    """Returns the rows of `gboard/NAME.csv`, as printed."""
-    with (FOLDER / f"{name}.csv").open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
-
-
 def published_runs() -> list[PublishedRun]:
     """Returns all rows of `gboard/published.csv` as printed by Xu et al. 2023, in the order of
     their tables."""
-    return [_run_of(row) for row in table_rows("published")]
+    return [_run_of(row) for row in read_cells("gboard/published")[1]]
 
 
 def later_runs() -> list[PublishedRun]:
@@ -145,7 +139,7 @@ def later_runs() -> list[PublishedRun]:
             epsilon=None,
             earlier=by_locale[row["locale"]],
         )
-        for row in table_rows("later")
+        for row in read_cells("gboard/later")[1]
         if row["locale"] in by_locale
     ]
 
@@ -183,7 +177,7 @@ def _is_called(run: PublishedRun, name: str) -> bool:
     return name.lower() in (run.name.lower(), run.locale.lower())
 
 
-def _run_of(row: dict[str, str]) -> PublishedRun:
+def _run_of(row: Row) -> PublishedRun:
     epsilon = row["epsilon_at_delta_1e-10"]
     return PublishedRun(
         task=row["task"],

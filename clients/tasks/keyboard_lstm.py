@@ -15,6 +15,7 @@ embedding of 8 and no projection: 820,522 at 90 characters.
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional
 
 from fedray.scenario.tasks import KeyboardLstmTask
 from ..data.source import Fields
@@ -38,6 +39,7 @@ class KeyboardLstm(TextModel):
         tokens = tokens_of(table.kind, fields)
         self._is_coupled = table.cell == "cifg"
         self._is_tied = table.tied
+        self._is_unit = table.unit_embeddings
         self._is_projected = table.projected
         words = tokens.values
         embedding = table.embedding
@@ -71,13 +73,18 @@ class KeyboardLstm(TextModel):
             read = embedding if table.projected else hidden
             parameters["output"] = Parameter((words, read), glorot(read, words))
             parameters["output_bias"] = Parameter((words,), zeros)
-        super().__init__(tokens, parameters, seed)
+        super().__init__(tokens, parameters, seed, table.top, table.head)
+
+    def _embedding(self, parameters: Parameters) -> Tensor:
+        """Returns the embeddings [G, V, E]."""
+        embedding = parameters["embedding"]
+        return functional.normalize(embedding, dim=2) if self._is_unit else embedding
 
     def states(self, parameters: Parameters, tokens: Tensor) -> Tensor:
         devices, batch, steps = tokens.shape
         # Steps precede texts, so that one step of the recurrence reads contiguous memory.
         by_step = tokens.transpose(1, 2)
-        states = embedded(parameters["embedding"], by_step)
+        states = embedded(self._embedding(parameters), by_step)
         for suffix in self._suffixes:
             states = recur(
                 states,
@@ -94,5 +101,5 @@ class KeyboardLstm(TextModel):
 
     def output(self, parameters: Parameters) -> tuple[Tensor, Tensor | None]:
         if self._is_tied:
-            return parameters["embedding"], None
+            return self._embedding(parameters), None
         return parameters["output"], parameters["output_bias"]

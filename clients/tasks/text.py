@@ -8,7 +8,7 @@ Shape suffixes: G devices, B texts, T words, V tokens of the vocabulary, E numbe
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from fedray.base.compiled import njit
+from fedray.base.errors import ScenarioError
 from fedray.wire.messages import Metric
 from ..data.source import Field, Fields
 from .exponentials import exp
@@ -48,21 +49,54 @@ class TextModel(DrawnModel, ABC):
     unknown word and the end of a text. `in_vocabulary_accuracy` leaves out the unknown word
     (pfl-research's "accuracy wo unk", TensorFlow Federated's "accuracy_no_oov"): a keyboard has
     nothing to suggest there.
+
+    Args:
+        tokens: field of the text.
+        parameters: parameters of the model by name.
+        seed: seed of the training.
+        top: numbers k of predictions, each with a metric of the words that are among the k best.
+        head: number of most frequent words, which have metrics of their own; None for none.
+
+    Raises:
+        ScenarioError: the vocabulary is too small for `top` or `head`.
     """
 
     shares_weights = True
     """Whether `losses` takes weights that devices share, as views with stride 0."""
 
-    def __init__(self, tokens: Field, parameters: Mapping[str, Parameter], seed: int) -> None:
+    def __init__(
+        self,
+        tokens: Field,
+        parameters: Mapping[str, Parameter],
+        seed: int,
+        top: Sequence[int] = (),
+        head: int | None = None,
+    ) -> None:
         super().__init__(parameters, seed)
-        self._tokens = tokens
+        self._tokens, self._top = tokens, tuple(top)
+        self._head = None if head is None else _head_of(tokens, head)
+        self._most = max(self._top, default=1)
+        if self._most > tokens.values:
+            raise ScenarioError(
+                f"training.task.top={self._most}: the data has {tokens.values} {tokens.unit}s to "
+                "predict; lower it"
+            )
         unit = tokens.unit
         self.metrics: tuple[Metric, ...] = (
             Metric("loss", f"nats per {unit}", "lower"),
             Metric("perplexity", "", "lower", is_exponential=True),
             Metric("accuracy", f"share of {unit}s", "higher"),
             Metric("in_vocabulary_accuracy", f"share of {unit}s in the vocabulary", "higher"),
+            *(Metric(f"top_{k}_accuracy", f"share of {unit}s", "higher") for k in self._top),
         )
+        if head is not None:
+            of_head = f"share of the {head} most frequent {unit}s"
+            names = ("head_accuracy", *(f"head_top_{k}_accuracy" for k in self._top))
+            self.metrics += (
+                *(Metric(name, of_head, "higher") for name in names),
+                # A model that predicts only frequent words has learned little.
+                Metric("head_predictions", "share of the predictions", "lower"),
+            )
 
     @abstractmethod
     def states(self, parameters: Parameters, tokens: Tensor) -> Tensor:
@@ -100,6 +134,8 @@ class TextModel(DrawnModel, ABC):
         at_once = max(1, SCORES_AT_ONCE // (devices * vocabulary))
         nats_parts: list[Tensor] = []
         found_parts: list[Tensor] = []
+        ranks_parts: list[Tensor] = []
+        heads_parts: list[Tensor] = []
         parts = zip(states.split(at_once, 1), targets.split(at_once, 1), strict=True)
         for some_states, some_targets in parts:
             scores = _scores(some_states, weights, biases)
@@ -108,6 +144,12 @@ class TextModel(DrawnModel, ABC):
             )
             nats_parts.append(flat_nats.view_as(some_targets))
             found_parts.append(scores.argmax(dim=2) == some_targets)
+            if self._top or self._head is not None:
+                best = scores.topk(self._most, dim=2).indices
+                # The rank of a word that is not among them is the number of those before it.
+                is_after = (best == some_targets[..., None]).cumsum(dim=2)
+                ranks_parts.append((is_after == 0).sum(dim=2))
+                heads_parts.append(self._is_head(best).sum(dim=2))
         is_found = torch.cat(found_parts, dim=1)
         is_word = self._is_word(targets)
         is_known = is_word
@@ -121,13 +163,27 @@ class TextModel(DrawnModel, ABC):
 
         text_nats = per_text(nats)
         words = per_text(is_word)
-        return {
+        measures = {
             "loss": (text_nats, words),
             # `Metric.is_exponential` turns the same ratio into a perplexity.
             "perplexity": (text_nats, words),
             "accuracy": (per_text(is_found & is_word), words),
             "in_vocabulary_accuracy": (per_text(is_found & is_known), per_text(is_known)),
         }
+        if not ranks_parts:
+            return measures
+        ranks = torch.cat(ranks_parts, dim=1)
+        for k in self._top:
+            measures[f"top_{k}_accuracy"] = per_text((ranks < k) & is_word), words
+        if self._head is not None:
+            is_head = self._is_head(targets) & is_word
+            heads = per_text(is_head)
+            measures["head_accuracy"] = per_text(is_found & is_head), heads
+            for k in self._top:
+                measures[f"head_top_{k}_accuracy"] = per_text((ranks < k) & is_head), heads
+            predicted = torch.cat(heads_parts, dim=1) * is_word
+            measures["head_predictions"] = per_text(predicted), self._most * words
+        return measures
 
     def _before_output(self, parameters: Parameters, batch: Batch) -> tuple[Tensor, Tensor]:
         """Returns states [G, B T, E] and targets [G, B T]."""
@@ -136,10 +192,32 @@ class TextModel(DrawnModel, ABC):
         targets = tokens[:, :, 1:]
         return states.flatten(1, 2), targets.flatten(1)
 
+    def _is_head(self, tokens: Tensor) -> Tensor:
+        first, end = self._head or (0, 0)
+        return (tokens >= first) & (tokens < end)
+
     def _is_word(self, targets: Tensor) -> Tensor:
         if self._tokens.padding is None:
             return torch.ones_like(targets, dtype=torch.bool)
         return targets != self._tokens.padding
+
+
+def _head_of(tokens: Field, head: int) -> tuple[int, int]:
+    """Returns the first token of the most frequent words, and the one after the last.
+
+    Vocabularies number words by frequency after the tokens that are not words.
+
+    Raises:
+        ScenarioError: there are fewer words.
+    """
+    others = (tokens.padding, tokens.unknown, tokens.start, tokens.end)
+    first = 1 + max((each for each in others if each is not None), default=-1)
+    if first + head > tokens.values:
+        raise ScenarioError(
+            f"training.task.head={head}: the data numbers {tokens.values - first} {tokens.unit}s "
+            "by their frequency; lower it, or leave it out"
+        )
+    return first, first + head
 
 
 class _OutputLoss(torch.autograd.Function):

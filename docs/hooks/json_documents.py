@@ -22,12 +22,11 @@ from fedray.runs.design import Found
 from fedray.runs.verified import Verification
 from fedray.scenarios import flash, shakespeare
 from fedray.scenarios.amplified_errors import ErrorsOfBands
-from fedray.scenarios.blt import LossesOfBLTs
 from fedray.scenarios.blt_cost import CostsOfBLTs
 from fedray.scenarios.cells import PrintedCells
+from fedray.scenarios.coverage import Coverages
 from fedray.scenarios.gboard import ReproducedRuns
 from fedray.scenarios.gboard_predict import PredictionStudy
-from fedray.scenarios.gboard_privacy import PublishedRows
 from fedray.scenarios.gboard_recipes import Recipes
 from fedray.scenarios.learning import LearningStudies
 from fedray.scenarios.signal_to_noise import RoundSizeStudies
@@ -128,18 +127,15 @@ DOCUMENTS: Mapping[str, Document] = {
     "fedray reproduce amplified-errors": Document(
         ErrorsOfBands, files="The file results.json is the same."
     ),
-    "fedray reproduce blt": Document(LossesOfBLTs, files="The file results.json is the same."),
     "fedray reproduce blt-cost": Document(CostsOfBLTs, files="The file results.json is the same."),
     CELLS: Document(
         PrintedCells,
         where="Every reproduction of printed cells.",
         files="The file results.json is the same.",
     ),
+    "fedray reproduce coverage": Document(Coverages),
     "fedray reproduce flash": Document(flash.Study, files="The file results.json is the same."),
     "fedray reproduce gboard": Document(ReproducedRuns, files="The file results.json is the same."),
-    "fedray reproduce gboard-privacy": Document(
-        PublishedRows, files="The file results.json is the same."
-    ),
     "fedray reproduce gboard-predict": Document(
         PredictionStudy, files="The file results.json is the same."
     ),

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field, Tag
+from pydantic import Field, Tag, field_validator
 
 from fedray.base.errors import ScenarioError
 from fedray.base.table import Positive, Table, told_apart_by
@@ -15,11 +15,14 @@ __all__ = [
     "FixedClipping",
     "NoClipping",
     "PerLayerClipping",
+    "ScheduledClipping",
 ]
 
 UNCLIPPED = 1024.0
 """Largest norm, in clip norms, of an update that is not clipped. A sum of integers must be bounded,
 and an update a thousand times as long as others has diverged."""
+LEAST_NORM, MOST_NORM = 1e-6, 1e6
+"""Limits of a clip norm."""
 # Andrew et al. 2021 use a standard deviation of a twentieth of the cohort.
 COUNT_NOISE_SHARE = 20
 """Number of reports per standard deviation of the noise on a count, if a scenario sets none."""
@@ -40,15 +43,23 @@ class Clip:
 class Clipping(Table):
     """Base class of clipping tables."""
 
-    later_norms: ClassVar[str | None] = None
-    """Rule by which the clip norm changes, as the end of "1 at first; then it ..."; None if it
-    never changes. It can change only in rounds at which the mechanism restarts."""
     counts_short: ClassVar[bool] = False
     """Whether each round releases a noisy count of its short updates."""
 
     zero_above: Annotated[float, Field(gt=1)] | None = None
     """Updates longer than this many clip norms count as zero. Default: they are scaled down like
     all others. The key costs no privacy, because zero is shorter than the clip norm."""
+
+    @property
+    def later_norms(self) -> str | None:
+        """Rule by which the clip norm changes, as the end of "1 at first; then it ..."; None if it
+        never changes. It can change only in rounds at which the mechanism restarts."""
+        return None
+
+    @property
+    def changes(self) -> tuple[int, ...]:
+        """Rounds in which the clip norm changes, if they are known before the run."""
+        return ()
 
     def noise_on_count(self, report_goal: int) -> float | None:
         """Returns the standard deviation of the noise on a round's count of short updates, or None
@@ -148,7 +159,6 @@ class AdaptiveClipping(Clipping):
 
     kind: Literal["adaptive"] = "adaptive"
     """A clip norm that follows a quantile."""
-    later_norms: ClassVar[str | None] = "follows a quantile of the updates' norms"
     counts_short: ClassVar[bool] = True
     quantile: Annotated[float, Field(gt=0, lt=1)] = 0.5
     """Target share of updates within the clip norm (gamma in the papers)."""
@@ -158,6 +168,10 @@ class AdaptiveClipping(Clipping):
     """Standard deviation of the noise on a round's count of short updates (sigma_b in the papers).
     Default: rounds.report_goal / 20."""
 
+    @property
+    def later_norms(self) -> str:
+        return "follows a quantile of the updates' norms"
+
     def noise_on_count(self, report_goal: int) -> float:
         # The type refuses 0, so `or` falls back only where no noise is given.
         return self.count_noise or report_goal / COUNT_NOISE_SHARE
@@ -166,10 +180,60 @@ class AdaptiveClipping(Clipping):
         return self.model_copy(update={"count_noise": self.noise_on_count(report_goal)})
 
 
+class ClipStep(Table):
+    """A change of the clip norm."""
+
+    from_round: Annotated[int, Field(ge=1, lt=2**31)]
+    """First round with this norm."""
+    norm: Annotated[float, Field(ge=LEAST_NORM, le=MOST_NORM)]
+    """Clip norm from then on."""
+
+
+class ScheduledClipping(Clipping):
+    """The clip norm changes in given rounds, from `privacy.clip_norm` on (McMahan et al. 2018,
+    figures 4 and 8).
+
+    The noise of a round is `privacy.noise_multiplier` times its clip norm, so the sensitivity per
+    unit of noise is constant, and privacy is that of a fixed norm.
+    """
+
+    kind: Literal["schedule"] = "schedule"
+    """A clip norm for each phase of the training."""
+    steps: Annotated[tuple[ClipStep, ...], Field(strict=False, min_length=1)]
+    """Changes, each a table with from_round and norm, in the order of their rounds."""
+
+    @field_validator("steps")
+    @classmethod
+    def _are_in_order(cls, steps: tuple[ClipStep, ...]) -> tuple[ClipStep, ...]:
+        rounds = [each.from_round for each in steps]
+        if rounds != sorted(set(rounds)):
+            raise ValueError(
+                f"from_round of the steps is {', '.join(map(str, rounds))}, which must increase; "
+                "sort the steps, and keep one for each round"
+            )
+        return steps
+
+    @property
+    def later_norms(self) -> str:
+        return ", and ".join(
+            f"is {each.norm:g} from round {each.from_round}" for each in self.steps
+        )
+
+    @property
+    def changes(self) -> tuple[int, ...]:
+        return tuple(each.from_round for each in self.steps)
+
+    def norm_in(self, round_index: int, first: float) -> float:
+        """Returns the clip norm of a round; `first` before the first step."""
+        past = [each.norm for each in self.steps if each.from_round <= round_index]
+        return past[-1] if past else first
+
+
 AnyClipping = Annotated[
     Annotated[FixedClipping, Tag("fixed")]
     | Annotated[PerLayerClipping, Tag("per_layer")]
     | Annotated[AdaptiveClipping, Tag("adaptive")]
+    | Annotated[ScheduledClipping, Tag("schedule")]
     | Annotated[NoClipping, Tag("none")],
     told_apart_by("kind", "fixed"),
 ]

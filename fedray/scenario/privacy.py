@@ -16,7 +16,13 @@ from fedray.mechanisms.files import strategy_beside
 from fedray.mechanisms.integer_toeplitz import IntegerToeplitz, integer_of
 from fedray.mechanisms.registry import BLT, AnyStrategy, Identity
 from fedray.mechanisms.strategy import Strategy
-from fedray.scenario.clipping import AnyClipping, FixedClipping, NoClipping
+from fedray.scenario.clipping import (
+    LEAST_NORM,
+    MOST_NORM,
+    AnyClipping,
+    FixedClipping,
+    NoClipping,
+)
 from fedray.scenario.trust import AnyTrust, DevicesTrust, LocalTrust, ServerTrust
 
 NO_GUARANTEE = "no guarantee: no noise was added"
@@ -93,8 +99,8 @@ class Privacy(Table):
     wanted_epsilon: Annotated[float, Field(gt=0, le=1e6)] | None = None
     """Epsilon at `delta` that the run is to meet: its audit says whether it does. It changes no
     noise. A run with target_epsilon records that here."""
-    clip_norm: Annotated[float, Field(ge=1e-6, le=1e6)] = 1.0
-    """Largest L2 norm of a device's update; with adaptive clipping, its first value."""
+    clip_norm: Annotated[float, Field(ge=LEAST_NORM, le=MOST_NORM)] = 1.0
+    """Largest L2 norm of a device's update; its first value if `clipping` changes it."""
     clipping: AnyClipping = Field(
         default=FixedClipping(),
         description="How updates are clipped: a table with `kind` and its parameters.",

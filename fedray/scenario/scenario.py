@@ -400,13 +400,21 @@ class Scenario(Table):
         if clipping.later_norms is None:
             return
         recurrence = strategy.recurrence(count)
-        # The first round does not count, because nothing was counted before it.
-        if not any(map(recurrence.begins_anew, range(1, count))):
+        # The first round does not count: no noise precedes it.
+        restarts = [each for each in range(1, count) if recurrence.begins_anew(each)]
+        if not restarts:
             raise ValueError(
                 f"privacy.clipping.kind={clipping.kind!r}: the clip norm can change only when "
                 f"the mechanism restarts, and this {strategy.kind} mechanism does not restart "
                 f"within rounds.count={count} rounds; use kind 'tree' with "
                 "restarts, or 'identity', which needs none"
+            )
+        wrong = [each for each in clipping.changes if each not in restarts]
+        if wrong:
+            known = ", ".join([*map(str, restarts[:4]), *["..."][: len(restarts) - 4]])
+            raise ValueError(
+                f"privacy.clipping.steps: from_round={wrong[0]} is no round below rounds.count="
+                f"{count} in which the mechanism restarts; choose from {known}"
             )
 
     @model_validator(mode="after")

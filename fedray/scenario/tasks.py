@@ -2,7 +2,7 @@
 
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field, Tag, model_validator
+from pydantic import Field, Tag, field_validator, model_validator
 
 from fedray.base.table import NonNegative, Positive, Table, told_apart_by
 from fedray.scenario.content import PythonFile
@@ -109,6 +109,29 @@ class KeyboardLstmTask(TaskTable):
     projected: Annotated[bool, Field(exclude_if=lambda projected: projected)] = True
     """Whether a dense layer brings the last states to the size of the embedding. Otherwise the
     output layer reads them as they are; only for cell "lstm" without `tied`."""
+    unit_embeddings: Annotated[bool, Field(exclude_if=lambda is_unit: not is_unit)] = False
+    """Whether each embedding is divided by its norm wherever it is used, so that a step changes its
+    direction only (McMahan et al. 2018)."""
+    top: Annotated[
+        tuple[Annotated[int, Field(ge=2, le=1000)], ...],
+        Field(strict=False, exclude_if=lambda top: not top),
+    ] = ()
+    """Numbers of predictions: 3 adds the metric top_3_accuracy, the share of words that are among
+    the three best predictions."""
+    head: Annotated[
+        Annotated[int, Field(ge=1, lt=2**31)] | None,
+        Field(exclude_if=lambda head: head is None),
+    ] = None
+    """Number of most frequent words: adds head_accuracy (and head_top_3_accuracy), the accuracy on
+    these words, and head_predictions, the share of the predictions that are such words. Default: no
+    such metrics."""
+
+    @field_validator("top")
+    @classmethod
+    def _differ(cls, top: tuple[int, ...]) -> tuple[int, ...]:
+        if len(set(top)) < len(top):
+            raise ValueError(f"{list(top)} must be different numbers; keep one of each")
+        return top
 
     @model_validator(mode="after")
     def _output_fits_the_states(self) -> Self:

@@ -12,13 +12,17 @@ from numpy.typing import NDArray
 from fedray.base.rng import Stream
 from fedray.mechanisms.recurrence import Independent
 from fedray.scenario import Scenario
-from fedray.scenario.clipping import AdaptiveClipping, AnyClipping, Clip
+from fedray.scenario.clipping import (
+    LEAST_NORM,
+    MOST_NORM,
+    AdaptiveClipping,
+    AnyClipping,
+    Clip,
+    ScheduledClipping,
+)
 from fedray.trace.checkpoints import prefixed, under
 from fedray.wire.messages import TrainReport
 from .noise import noise_stream
-
-LEAST_NORM, MOST_NORM = 1e-6, 1e6
-"""Limits of a clip norm, the same as for `privacy.clip_norm`."""
 
 
 class ClipRule(Protocol):
@@ -66,6 +70,27 @@ class FixedRule:
 
     def load(self, state: dict[str, NDArray]) -> None:
         """See `ClipRule`."""
+
+
+class ScheduledRule:
+    """The norm of the round's phase; see `fedray.scenario.clipping.ScheduledClipping`."""
+
+    def __init__(self, table: ScheduledClipping, scenario: Scenario) -> None:
+        self._table, self._first_norm = table, scenario.privacy.clip_norm
+        self._round = 0
+
+    def clip(self) -> Clip:
+        return self._table.clip(self._table.norm_in(self._round, self._first_norm))
+
+    def commit(self, report: TrainReport) -> None:
+        self._round = report.round_index + 1
+
+    def state(self) -> dict[str, NDArray]:
+        return {"round": np.array(self._round)}
+
+    def load(self, state: dict[str, NDArray]) -> None:
+        """See `ClipRule`."""
+        self._round = int(state["round"])
 
 
 class AdaptiveRule:
@@ -132,6 +157,7 @@ RULES: dict[str, Callable[..., ClipRule]] = {
     "fixed": FixedRule,
     "none": FixedRule,
     "per_layer": FixedRule,
+    "schedule": ScheduledRule,
 }
 """Clip rules by `privacy.clipping.kind`; they take their table and the scenario."""
 

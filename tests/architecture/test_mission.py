@@ -65,7 +65,7 @@ ROWS: dict[str, tuple[str, ...]] = {
     "plan": ("plan", "timers", "noise_per_report", "least", "remedies"),
     "fits": ("fit_log", "fit_min_sep", "vary", "HabitFit"),
     "reproductions": (
-        *("reproduce", "blt", "dp_lstm", "flash", "shakespeare", "trust"),
+        *("reproduce", "blt", "coverage", "dp_lstm", "flash", "shakespeare", "trust"),
         *("amplified", "amplified_errors", "blt_cost", "learning", "signal_to_noise"),
         *("gboard", "gboard_predict", "gboard_privacy", "gboard_recipes"),
     ),

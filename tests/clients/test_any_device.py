@@ -40,11 +40,11 @@ WORKS = {
 
 SCENARIOS = {
     f"{clipping}, {encoding}": (clipping, encoding)
-    for clipping in ("fixed", "none", "per_layer", "adaptive")
+    for clipping in ("fixed", "none", "per_layer", "adaptive", "schedule")
     for encoding in ("fixed_point", "secagg", "devices")
     # Sums modulo a number have room for clipped updates only, and counts need noise of the server.
     if encoding == "fixed_point"
-    or clipping in ("fixed", "per_layer")
+    or clipping in ("fixed", "per_layer", "schedule")
     or (clipping, encoding) == ("adaptive", "secagg")
 }
 
@@ -54,12 +54,13 @@ def scenario_of(small: Any, clipping: str, encoding: str, dimension: int) -> Sce
     sent = f"privacy.encoding.kind='{encoding}'"
     if encoding == "devices":
         sent = f"privacy.trust={{kind='devices', parameters={dimension}, scale={1 << 20}}}"
+    steps = ", steps=[{from_round=1, norm=0.5}]" * (clipping == "schedule")
     # Only Poisson samples, and trainings without noise, may weigh devices by their examples.
     weighting = ["training.weighting={kind='fixed', example_cap=4}"] * (mechanism == "none")
     return small(
         "training.enabled=true",
         f"privacy.mechanism='{mechanism}'",
-        f"privacy.clipping={{kind='{clipping}', zero_above=3.0}}",
+        f"privacy.clipping={{kind='{clipping}', zero_above=3.0{steps}}}",
         sent,
         *weighting,
     )

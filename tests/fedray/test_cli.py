@@ -392,7 +392,7 @@ def test_schema_and_scenarios(fedray_command) -> None:
         (["reproduce", "gboard", "--rows", "xx-XX"], "is not a published run"),
         (["reproduce", "gboard", "--rows", ","], "the list is empty"),
         (["reproduce", "gboard", "--out", "FULL"], "exists already"),
-        (["reproduce", "gboard-privacy", "--figures", "f"], "No such option: --figures"),
+        (["reproduce", "gboard-predict", "--figures", "f"], "No such option: --figures"),
         (["run", "GOOD.toml", "--place", "shard=2"], "must be KEY=VALUE; keys are shards, "),
         (["run", "GOOD.toml", "--place", "shards"], "must be KEY=VALUE"),
         (["run", "GOOD.toml", "--place", "shards=1.000"], "shards=1.000 must be a whole number"),

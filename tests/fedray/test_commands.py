@@ -185,7 +185,7 @@ def test_a_file_that_is_missing_is_named_in_one_line(
         (["optimize", "band-fhu", *SETTING], "rms_loss"),
         (["mechanism", "tree.json", *SETTING], "rms_loss"),
         (["mechanism", "tree.json", "--epsilon", "3", *SETTING], "noise_multiplier"),
-        (["reproduce", "gboard-privacy", "--rows", "en-GB"], "rows"),
+        (["reproduce", "gboard-privacy", "--rows", "en-GB"], "compared"),
         (["schema", "latency"], "parts"),
     ],
     ids=lambda given: given[0] if isinstance(given, list) else "",

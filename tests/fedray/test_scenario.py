@@ -137,6 +137,18 @@ def test_every_shipped_scenario_is_valid_and_described() -> None:
             "privacy.clipping={kind='adaptive',quantile=1.0}",
             ["privacy.clipping.quantile = 1.0", "less than 1"],
         ),
+        (
+            "privacy={clipping={kind='schedule',steps=[{from_round=3,norm=0.5}]},mechanism={kind='tree',restarts=[5,7]}}",
+            ["privacy.clipping.steps", "from_round=3", "choose from 5, 7"],
+        ),
+        (
+            "privacy={clipping={kind='schedule',steps=[{from_round=5,norm=0.5},{from_round=5,norm=1.0}]},mechanism={kind='identity'}}",
+            ["5, 5", "must increase", "sort the steps"],
+        ),
+        (
+            "privacy.clipping={kind='schedule',steps=[{from_round=3,norm=0.5}]}",
+            ["'schedule'", "this blt mechanism", "use kind 'tree'"],
+        ),
         ("privacy.clipping.kind=median", ["privacy.clipping.kind", "median", "per_layer"]),
         (
             "privacy.clipping={kind='per_layer',norms=[0.8,0.7]}",

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from moments_of_2016 import moments_epsilon
 from slow_twins import gaussian_delta
 
 from fedray.mechanisms.accounting.calibration import (
@@ -149,22 +148,6 @@ def test_no_noise_is_refused(multiplier: float) -> None:
     ):
         with pytest.raises(ValueError, match=r"must be from 0\.01|should be a finite number"):
             refused()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("exponent", "printed"),
-    [(0, 0.97), (1, 0.98), (2, 1.00), (3, 1.07), (4, 1.18), (5, 2.21), (6, 7.50)],
-)
-def test_the_table_of_2018_comes_out_by_the_conversion_of_2016(
-    exponent: int, printed: float
-) -> None:
-    """McMahan et al. 2018, Table 1: K = 10^5, C = 100, z = 1, delta = K^-1.1. Renyi DP and ours, beside it, are tighter."""
-    n, delta = 10**exponent, 1e5**-1.1
-    event = independent(PoissonSampling(n, 1e-3), 1.0)
-    then = moments_epsilon(event, delta)
-    assert then == pytest.approx(printed, abs=0.0051)
-    assert pld_epsilon(event, delta) < renyi_epsilon(event, delta) < then
 
 
 @pytest.mark.slow

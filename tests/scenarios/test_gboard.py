@@ -8,8 +8,9 @@ import pytest
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
 from fedray.scenarios import gboard
+from fedray.scenarios.cells import read_cells
 from fedray.scenarios.gboard import Compared, ReproducedRun
-from fedray.scenarios.gboard_rows import later_runs, published_runs, select, table_rows
+from fedray.scenarios.gboard_rows import later_runs, published_runs, select
 
 
 def test_every_published_run_has_its_scenario() -> None:
@@ -54,7 +55,7 @@ def test_rows_of_the_later_paper_have_its_rounds_and_goals_and_the_population_of
 ):
     """All but id-ID, whose population is not printed; repeats share a configuration."""
     runs = later_runs()
-    locales = [row["locale"] for row in table_rows("later")]
+    locales = [row["locale"] for row in read_cells("gboard/later")[1]]
     assert [run.locale for run in runs] == [each for each in locales if each != "id-ID"]
     assert len({run.name for run in (*published_runs(), *runs)}) == 21
     assert len({run.configuration for run in runs}) == 5

@@ -24,7 +24,7 @@ from fedray.report.files import drawn_figure, saved
 from fedray.report.plotly_json import plotly_figure
 from fedray.report.table import Table
 from fedray.runtime.placement import Placement
-from fedray.scenarios import blt, flash, gboard, gboard_recipes
+from fedray.scenarios import flash, gboard, gboard_recipes
 from fedray.scenarios.gboard import Compared, ReproducedRun
 from fedray.scenarios.gboard_rows import later_runs, published_runs
 from fedray.scenarios.reproduction import (
@@ -42,8 +42,9 @@ SMALL = ["population.devices=8300", "rounds.report_goal=65", "rounds.count=30"]
 EXAMPLES: dict[str, dict[str, Any]] = {
     "amplified": {"cheapest": 1},
     "amplified-errors": {},
-    "blt": {},
+    "blt": {"cheapest": 2},
     "blt-cost": {},
+    "coverage": {"hours": "6,24", "placement": HERE},
     "dp-lstm": {"cheapest": 3},
     "flash": {"data": lambda folder: written_phones(folder, phones=120)},
     "gboard": {"rows": "nwp-pt-PT", "overrides": SMALL, "placement": HERE},
@@ -90,8 +91,6 @@ def test_a_reproduction_has_tables_figures_a_verdict_and_json(
 ) -> None:
     monkeypatch.setattr(reach_and_pace, "simulated_limits", lawful)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    # The other mechanisms of the BLT paper take a minute.
-    monkeypatch.setattr(blt, "PRINTED", (*blt.PRINTED[:3], blt.PRINTED[8]))
     # The slow fits are those of test_flash.py.
     monkeypatch.setattr(flash, "FITTED", flash.FITTED[-1:])
     monkeypatch.setattr(gboard_recipes, "KEYS", TINY_RECIPES)

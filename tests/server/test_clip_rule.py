@@ -119,6 +119,7 @@ CLIPPING = {
     "fixed": "{kind='fixed', zero_above=10.0}",
     "per_layer": "{kind='per_layer'}",
     "none": "{kind='none'}",
+    "schedule": "{kind='schedule', steps=[{from_round=8, norm=0.5}, {from_round=30, norm=2.0}]}",
 }
 
 
@@ -173,6 +174,38 @@ def test_a_restored_rule_goes_on_as_it_was(any_rule) -> None:
         assert one.clip() == other.clip()
         for rule in (one, other):
             rule.commit(TrainReport(round_index=t, devices=64, short=t, long=64 - t))
+
+
+def test_a_schedule_has_the_norm_of_each_phase(small) -> None:
+    """Before the first step it is the scenario's norm, and no report changes it."""
+    steps = "steps=[{from_round=2, norm=0.5}, {from_round=5, norm=2.0}]"
+    clipping = f"privacy.clipping={{kind='schedule', {steps}, zero_above=3.0}}"
+    scenario = small("rounds.count=8", "privacy.clip_norm=1.25", IDENTITY, clipping)
+    clips = clips_of(clip_rule_of(scenario), 8, 1.0)
+    assert [each.norm for each in clips] == [1.25, 1.25, 0.5, 0.5, 0.5, 2.0, 2.0, 2.0]
+    assert [each.zero_above for each in clips] == [3.0 * each.norm for each in clips]
+    assert scenario.privacy.clipping.later_norms == "is 0.5 from round 2, and is 2 from round 5"
+
+
+def test_noise_follows_the_schedule(small) -> None:
+    """Every step of no updates is z x norm of the round, so that a device's change per unit of noise is the same in all rounds."""
+    steps = "steps=[{from_round=2, norm=0.5}, {from_round=4, norm=3.0}]"
+    scenario = small(
+        *("rounds.count=6", "training.enabled=true", "training.server.momentum=0.0", IDENTITY),
+        *(f"privacy.clipping={{kind='schedule', {steps}}}", "privacy.noise_multiplier=2.0"),
+    )
+    aggregator = ModelAggregator(scenario)
+    clip, before = aggregator.start(np.zeros(300, np.float32))
+    before = before.copy()
+    stream = noise_stream(scenario.privacy.mechanism, scenario.training_seed, 300, CPU, 6)
+    norms = []
+    for t in range(6):
+        norms.append(clip.norm)
+        row = stream.next().numpy() * 2.0 * clip.norm
+        clip, after = aggregator.commit(TrainReport(round_index=t, devices=64, accepted=64))
+        np.testing.assert_allclose((after - before) * 64, row, rtol=1e-3, atol=1e-3)
+        before = after.copy()
+    assert norms == [1.0, 1.0, 0.5, 0.5, 3.0, 3.0]
 
 
 def test_devices_that_sent_nothing_count_half(small) -> None:

@@ -58,6 +58,15 @@ KINDS = {
         "privacy.encoding={kind='secagg', scale=4096}",
     ),
     "zeroed": ("privacy.clipping={kind='fixed', zero_above=2.0}",),
+    "scheduled": (
+        TREE,
+        "privacy.clipping={kind='schedule', steps=[{from_round=4, norm=0.4}, {from_round=8, norm=2.5}]}",
+    ),
+    "scheduled, noise of devices": (
+        IDENTITY,
+        "privacy.clipping={kind='schedule', steps=[{from_round=5, norm=0.4}]}",
+        "privacy.trust={kind='devices', scale=4096, parameters=10}",
+    ),
     "per_layer": ("privacy.clipping={kind='per_layer'}",),
     "per_layer_norms": ("privacy.clipping={kind='per_layer', norms=[0.3, 0.1, 0.2]}",),
     "fixed": (POISSON, IDENTITY, "training.weighting={kind='fixed', mean_weight=0.7}"),

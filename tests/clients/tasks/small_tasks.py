@@ -40,6 +40,10 @@ CASES = {
         KeyboardLstmTask(**SMALL, cell="lstm", tied=True),
         WHOLE_TEXT,
     ),
+    "keyboard_lstm with unit embeddings": (
+        KeyboardLstmTask(**SMALL, cell="lstm", tied=True, unit_embeddings=True, top=(3,), head=5),
+        TEXT,
+    ),
     "keyboard_lstm of two layers": (KeyboardLstmTask(**SMALL, layers=2), TEXT),
     "keyboard_lstm without projection": (
         KeyboardLstmTask(**SMALL, cell="lstm", layers=2, projected=False),

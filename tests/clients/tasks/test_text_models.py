@@ -21,6 +21,9 @@ from fedray.wire.messages import TrainOrder
 MODELS = {
     "cifg": KeyboardLstmTask(hidden=6, embedding=4),
     "lstm": KeyboardLstmTask(hidden=6, embedding=4, cell="lstm", tied=True),
+    "unit": KeyboardLstmTask(
+        hidden=6, embedding=4, cell="lstm", tied=True, unit_embeddings=True, top=(3, 2), head=4
+    ),
     "deep": KeyboardLstmTask(hidden=6, embedding=4, cell="lstm", layers=3, projected=False),
 }
 EACH = pytest.mark.parametrize("table", MODELS.values(), ids=MODELS)
@@ -63,6 +66,12 @@ def _nats_of_lstm(own: dict[str, torch.Tensor], inputs: torch.Tensor) -> torch.T
     return (states @ own["projection"] + own["projection_bias"]) @ own["embedding"].T
 
 
+def _nats_of_unit_lstm(own: dict[str, torch.Tensor], inputs: torch.Tensor) -> torch.Tensor:
+    """Logits by torch's LSTM of embeddings divided by their norms, on both sides."""
+    norms = own["embedding"].square().sum(dim=1, keepdim=True).sqrt()
+    return _nats_of_lstm({**own, "embedding": own["embedding"] / norms}, inputs)
+
+
 def _nats_of_deep_lstm(own: dict[str, torch.Tensor], inputs: torch.Tensor) -> torch.Tensor:
     """Logits by torch's LSTM of three layers, which the output layer reads as they are."""
     units, width = own["recurrent"].shape[0], own["embedding"].shape[1]
@@ -83,6 +92,7 @@ def _nats_of_deep_lstm(own: dict[str, torch.Tensor], inputs: torch.Tensor) -> to
     ("name", "twin"),
     [
         ("lstm", _nats_of_lstm),
+        ("unit", _nats_of_unit_lstm),
         ("deep", _nats_of_deep_lstm),
     ],
 )
@@ -129,6 +139,49 @@ def test_loss_and_metrics_are_those_of_a_plain_model(
             total, count = total + sums["loss"], count + int(sums["words"])
         assert float(losses[device]) == pytest.approx(total / count, rel=1e-5)
     assert min(seen.values()) > 0  # else the test shows less than it says
+
+
+def test_metrics_of_ranks_and_of_frequent_words_are_counted_word_by_word(monkeypatch) -> None:
+    """Of 11 tokens 0 is padding and 1 unknown, so the 4 most frequent words are 2 to 5."""
+    monkeypatch.setattr(text, "SCORES_AT_ONCE", 40)
+    task = made(MODELS["unit"], TEXT)
+    batch, parameters = batch_of(TEXT), parameters_of(task)
+    with torch.no_grad():
+        measured = task.measure(parameters, batch)
+    assert [each.name for each in task.metrics] == list(measured)
+    counts = dict.fromkeys(measured, 0)
+    weights = dict.fromkeys(measured, 0)
+    for device in range(3):
+        own = {part: value[device] for part, value in parameters.items()}
+        tokens = batch["tokens"][device]
+        scores = _nats_of_unit_lstm(own, tokens[:, :-1]).detach()
+        for word, row in zip(tokens[:, 1:].flatten().tolist(), scores.flatten(0, 1), strict=True):
+            if word == 0:
+                continue
+            best = sorted(range(11), key=lambda each, row=row: -float(row[each]))
+            for name, k in (("top_3", 3), ("top_2", 2), ("head", 1), ("head_top_3", 3)):
+                if "head" not in name or 2 <= word <= 5:
+                    counts[f"{name}_accuracy"] += word in best[:k]
+                    weights[f"{name}_accuracy"] += 1
+            counts["head_predictions"] += sum(2 <= each <= 5 for each in best[:3])
+            weights["head_predictions"] += 3
+    for name in ("top_3_accuracy", "top_2_accuracy", "head_accuracy", "head_predictions"):
+        found = [int(part.sum()) for part in measured[name]]
+        assert found == [counts[name], weights[name]], name
+        assert 0 < counts[name] < weights[name]
+
+
+def test_ranks_and_frequent_words_that_the_data_lacks_are_refused() -> None:
+    language = {"tokens": Field((9,), "whole", 401, start=400)}
+    for table, fields, message in (
+        (KeyboardLstmTask(head=10), TEXT, "numbers 9 words by their frequency"),
+        (KeyboardLstmTask(head=1), language, "numbers 0 words"),
+        (KeyboardLstmTask(top=(12,)), TEXT, "has 11 words to predict"),
+    ):
+        with pytest.raises(ScenarioError, match=message):
+            made(table, fields)
+    with pytest.raises(ValueError, match="different numbers"):
+        KeyboardLstmTask(top=(3, 3))
 
 
 @EACH
