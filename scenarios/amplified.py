@@ -148,7 +148,7 @@ def _production(row: Row, request: Request) -> Figures:
     least = float(row["min_sep"]) * float(row["reports_of_a_round"])
     return {
         "millions_of_parameters": keyboard_parameters(10_000) / 1e6,
-        "devices, at least": least,
+        "millions of devices, at least": least / 1e6,
     }
 
 
