@@ -1,6 +1,7 @@
 """Coverage of forecasts: simulated deployments of five kinds, cut at a quarter and a half.
 
 python tests/benchmarks/bench_forecast.py --deployments 50 --first-seed 1000
+python tests/benchmarks/bench_forecast.py --gboard
 """
 
 import argparse
@@ -12,12 +13,15 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedray.audit.sensitivity import trace_sensitivity
 from fedray.runs.simulation import simulate
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
+from fedray.scenarios.gboard_rows import published_runs
 from fedray.studies.forecast.devices import Known
 from fedray.studies.forecast.forecast import CUTS, SEEDS, Interval, continuations
 from fedray.studies.forecast.history import History, history_of
+from fedray.studies.forecast.privacy import Privacy
 from fedray.trace.imported import open_trace
 
 # A server that is down for a part of each day from day 3 on: by day if it sets the pace, and in the
@@ -32,6 +36,7 @@ KINDS = {
     "two zones": ({"time_zones": _ZONES}, {}),
     "weekends": ({}, {"weekend_factor": 0.45}),
 }
+GBOARD = ("nwp-en-GB", "nwp-pt-PT", "nwp-es-AR")
 PACES = ("server", "devices")
 COUNTS = {24.0: 1000, 48.0: 720, 72.0: 620}
 """Rounds at the pace of the devices by timer in hours; a quarter takes two weeks or more."""
@@ -75,14 +80,15 @@ def scenario_of(seed: int) -> Scenario:
     )
 
 
-def history(scenario: Scenario, traces: Path | None) -> History:
+def history(scenario: Scenario, traces: Path | None, name: str) -> History:
     """Returns the whole history of a deployment.
 
     Args:
         scenario: the deployment.
         traces: folder of kept traces; None to keep none.
+        name: name of its trace there.
     """
-    kept = None if traces is None else traces / str(scenario.seed) / "trace"
+    kept = None if traces is None else traces / name / "trace"
     if kept is not None and (kept / "run.json").exists():
         return history_of(open_trace(kept), scenario, None)
     with TemporaryDirectory() as own:
@@ -118,11 +124,15 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=SEEDS, help="continuations of each forecast")
     parser.add_argument("--scenario", action="store_true", help="take the population as known")
     parser.add_argument("--traces", type=Path, help="folder of traces to keep and to use again")
+    parser.add_argument("--gboard", action="store_true", help="forecast rows of Gboard instead")
     given = parser.parse_args()
+    if given.gboard:
+        gboard(given.seeds, given.traces)
+        return
     rows = []
     for seed in range(given.first_seed, given.first_seed + given.deployments):
         scenario = scenario_of(seed)
-        whole = history(scenario, given.traces)
+        whole = history(scenario, given.traces, str(seed))
         known = Known.of(scenario) if given.scenario else None
         for cut in CUTS:
             rows.append(judged(seed, whole, known, cut, given.seeds))
@@ -155,11 +165,54 @@ def judged(seed: int, whole: History, known: Known | None, cut: float, seeds: in
     intervals = [(true, Interval.of(np.array(values))) for true, values in pairs]
     inside = [interval.contains(true) for true, interval in intervals]
     errors = [interval.median / true - 1.0 for true, interval in intervals]
-    candidates, weights = pace.candidates
-    best = candidates[int(np.argmax(weights))]
-    drift = "trend" if best.trend else "none" if best.step is None else "step"
-    drift += "" if best.weekend is None else " + weekend"
+    weight = Counter[str]()
+    for each, share in zip(*pace.candidates, strict=True):
+        weight["trend" if each.trend else "none" if each.step is None else "step"] += share
+        weight["weekend" if each.weekend is not None else "no weekend"] += share
+    drift = max(("none", "trend", "step"), key=lambda name: weight[name])
+    drift += " + weekend" if weight["weekend"] > 0.5 else ""
     return Row(seed, cut, inside[0], inside[1], errors[0], errors[1], drift)
+
+
+def gboard(seeds: int, traces: Path | None) -> None:
+    """Prints forecasts of published runs of Gboard, simulated whole and cut at a quarter."""
+    print("| run | devices | rounds | figure | at a quarter | forecast | 90 % interval | end |")
+    print("|---|---|---|---|---|---|---|---|")
+    for run in published_runs():
+        if run.name not in GBOARD:
+            continue
+        scenario = run.scenario()
+        whole = history(scenario, traces, run.name)
+        n = whole.rounds
+        early = whole.until(n // 4)
+        privacy = Privacy.of(scenario, None, n)
+        assert privacy is not None, "each row has a mechanism"
+        _, paths = continuations(early, Known.of(scenario), n, seeds, privacy)
+        at = privacy.promise.epsilon_at
+        now, then = (trace_sensitivity(privacy.strategy, e.patterns).value for e in (early, whole))
+        spent = [each.spent.sensitivity for each in paths if each.spent is not None]
+        figures = (
+            (
+                "min-sep",
+                early.patterns.min_sep,
+                [e.min_seps[-1] for e in paths],
+                whole.patterns.min_sep,
+            ),
+            (
+                "k",
+                early.patterns.max_participations,
+                [e.most[-1] for e in paths],
+                whole.patterns.max_participations,
+            ),
+            ("epsilon", at(now), [at(each) for each in spent], at(then)),
+        )
+        for name, first, values, last in figures:
+            end = Interval.of(np.array(values, np.float64))
+            print(
+                f"| {run.name} | {run.population:,} | {n:,} | {name} | {first:.4g} | "
+                f"{end.median:.4g} | {end.low:.4g} to {end.high:.4g} | {last:.4g} |",
+                flush=True,
+            )
 
 
 def text(rows: list[Row]) -> str:

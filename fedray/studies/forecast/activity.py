@@ -15,6 +15,7 @@ import numpy as np
 from scipy.special import gammaln
 
 from fedray.base.arrays import Float64Array, Int32Array, Int64Array
+from fedray.base.compiled import njit
 
 SHAPE = 4.0
 """Shape of each part of the mixture."""
@@ -97,11 +98,12 @@ class Activity:
     def of_seen(self, shares: Shares, part: slice, rng: np.random.Generator) -> Float64Array:
         """Returns the activity of a part [Q] of the seen devices, drawn given their rounds."""
         code = self.code[part]
-        place = (shares.of_seen[code] < rng.random(code.size)[:, None]).sum(axis=1)
-        rate = self.rates[np.minimum(place, self.rates.size - 1)]
-        return rng.gamma(self._count[code]) / (rate + self._passed[code])
+        place = chosen(shares.of_seen, code, rng.random(code.size))
+        return rng.gamma(self._count[code]) / (self.rates[place] + self._passed[code])
 
-    def of_unseen(self, numbers: Int64Array, ages: Float64Array, rng: np.random.Generator):
+    def of_unseen(
+        self, numbers: Int64Array, ages: Float64Array, rng: np.random.Generator
+    ) -> Float64Array:
         """Returns the activity of unseen devices, drawn.
 
         Args:
@@ -111,3 +113,16 @@ class Activity:
         """
         rates = self.rates + ages[:, None]
         return rng.gamma(SHAPE, size=numbers.sum()) / np.repeat(rates.ravel(), numbers.ravel())
+
+
+@njit(nogil=True)
+def chosen(cumulated, row, draw):
+    """Returns the first column [Q] in which the cumulated shares of a row [Q] exceed a draw [Q], or
+    the last one."""
+    found = np.empty(row.size, np.int64)
+    for q in range(row.size):
+        j = 0
+        while j < cumulated.shape[1] - 1 and cumulated[row[q], j] <= draw[q]:
+            j += 1
+        found[q] = j
+    return found

@@ -15,7 +15,7 @@ from scipy.special import logsumexp
 
 from fedray.base.arrays import Float32Array, Float64Array, Int64Array
 from fedray.scenario import Scenario
-from fedray.studies.forecast.activity import Activity, Shares
+from fedray.studies.forecast.activity import Activity, Shares, chosen
 from fedray.studies.forecast.history import DAY, History
 
 MOST_OF_HOURS = 20_000
@@ -185,8 +185,8 @@ class Devices:
 
     def groups_of_seen(self, part: slice, rng: np.random.Generator) -> Int64Array:
         """Returns the groups of a part [Q] of the seen devices, drawn given their hours."""
-        cumulated = self._cumulated[part, :-1]
-        return (cumulated < rng.random(len(cumulated))[:, None]).sum(axis=1)
+        cumulated = self._cumulated[part]
+        return chosen(cumulated, np.arange(len(cumulated)), rng.random(len(cumulated)))
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
@@ -31,6 +32,8 @@ VERSION = 1
 SEEDS = 60
 LEVEL = 0.9
 CUTS = (0.25, 0.5)
+BROKEN = ", broken already"
+"""Words behind a limit that the observed rounds break."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +227,8 @@ def forecast(
     )
     return Forecast(
         VERSION, r, rounds, seeds, history.rules.timer_seconds / 3600.0, history.rules.source,
-        "the scenario" if known else "the discovery curve of new devices (Good and Toulmin 1956)",
+        "the discovery curve of new devices (Good and Toulmin 1956)"
+        + (", at most those of the scenario" if known else ""),
         fits[0].drift, rows, _breaks(claim, privacy, now, history, paths), tuple(back),
         tuple(ends), tuple(paths), history, trace_subject(given.trace),
     )  # fmt: skip
@@ -280,8 +284,9 @@ def continuations(
     def one(seed: int) -> Continued:
         return continued(history, pace, devices, rounds, seed, privacy)
 
-    paths = []
-    for path in in_order(one, range(1, seeds + 1)):
+    paths: list[Continued] = []
+    # The first one runs by itself: it makes the parts of the fits that the threads then share.
+    for path in chain(map(one, [1]), in_order(one, range(2, seeds + 1))):
         paths.append(path)
         on_progress(f"continuation {len(paths)} of {seeds} from round {history.rounds:,}")
     return (pace, devices), paths
@@ -362,7 +367,7 @@ def _break(
     """
     if is_over:
         today = Interval(history.days, history.days, history.days)
-        return Break(f"{words}, broken already", 1.0, today)
+        return Break(words + BROKEN, 1.0, today)
     days = [
         (each.starts[number - history.rounds - 1] - history.starts[0]) / DAY
         for each, number in zip(paths, after, strict=True)

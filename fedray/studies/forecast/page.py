@@ -7,7 +7,7 @@ from fedray.report.figure import Axis, Figure, Series
 from fedray.report.page import render_study
 from fedray.report.subject import Subject
 from fedray.report.table import Table
-from fedray.studies.forecast.forecast import LEVEL, Forecast
+from fedray.studies.forecast.forecast import BROKEN, LEVEL, Forecast
 from fedray.studies.forecast.history import DAY
 
 MADE = (
@@ -32,22 +32,27 @@ def forecast_headline(found: Forecast) -> str:
         f"the most participations {k.low:,.0f} to {k.high:,.0f} ({100 * LEVEL:g} % intervals)."
     )
     for each in found.breaks:
+        if each.claimed.endswith(BROKEN):
+            said += f" The claim {each.claimed.removesuffix(BROKEN)} is broken already."
+            continue
         when = "" if each.day is None else f", about day {each.day.median:.0f}"
         said += f" The claim {each.claimed} breaks with probability {each.probability:.2f}{when}."
     return said + _missed(found)
 
 
 def _missed(found: Forecast) -> str:
-    """Returns a warning if an interval of the backtest does not contain what happened."""
-    missed = [each for each in found.backtests if not each.is_inside]
+    """Returns a warning if the backtest missed min-sep or participations."""
+    judged = [each for each in found.backtests if each.name != "days"]
+    missed = [
+        f"{each.name} was {each.happened:,.0f}, forecast from {each.rounds:,} rounds as "
+        f"{each.forecast.low:,.0f} to {each.forecast.high:,.0f}"
+        for each in judged
+        if not each.is_inside
+    ]
     if not missed:
         return ""
-    shown = [
-        f"{each.name} {each.happened:,.4g} instead of {each.forecast.low:,.4g} to "
-        f"{each.forecast.high:,.4g} from {each.rounds:,} rounds"
-        for each in missed
-    ]
-    return f" Do not rely on it: the backtest missed {', '.join(shown)}."
+    shown = "; ".join(missed)
+    return f" Warning: the backtest missed {len(missed)} of {len(judged)} figures ({shown})."
 
 
 def forecast_tables(found: Forecast) -> list[Table]:
