@@ -165,10 +165,12 @@ def judged(seed: int, whole: History, known: Known | None, cut: float, seeds: in
     intervals = [(true, Interval.of(np.array(values))) for true, values in pairs]
     inside = [interval.contains(true) for true, interval in intervals]
     errors = [interval.median / true - 1.0 for true, interval in intervals]
-    candidates, weights = pace.candidates
-    best = candidates[int(np.argmax(weights))]
-    drift = "trend" if best.trend else "none" if best.step is None else "step"
-    drift += "" if best.weekend is None else " + weekend"
+    weight = Counter[str]()
+    for each, share in zip(*pace.candidates, strict=True):
+        weight["trend" if each.trend else "none" if each.step is None else "step"] += share
+        weight["weekend" if each.weekend is not None else "no weekend"] += share
+    drift = max(("none", "trend", "step"), key=lambda name: weight[name])
+    drift += " + weekend" if weight["weekend"] > 0.5 else ""
     return Row(seed, cut, inside[0], inside[1], errors[0], errors[1], drift)
 
 

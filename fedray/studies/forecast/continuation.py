@@ -1,9 +1,10 @@
 """Continuation of a deployment from its observed state: which devices take part in which of the
 rounds to come.
 
-Devices of large deployments are drawn shard by shard: each shard has a random part of the devices
-and of the reports of every round. Its state fits into the cache, and memory does not grow with the
-devices.
+Each round draws devices in proportion to their activity until enough are open. Of a large
+deployment, one random part of the devices does so for its part of the reports. The number of draws
+of a round is how much each round asks for; given it, every other device comes back by itself, as a
+renewal process, and memory does not grow with the devices.
 """
 
 from typing import NamedTuple
@@ -12,11 +13,17 @@ import numpy as np
 
 from fedray.audit.guarantees import allowed
 from fedray.audit.participation import Patterns
-from fedray.base.arrays import Float64Array, Int64Array, UInt32Array
+from fedray.base.arrays import (
+    Float64Array,
+    Int32Array,
+    Int64Array,
+    UInt8Array,
+    UInt32Array,
+)
 from fedray.base.compiled import njit
 from fedray.base.rng import Stream, stream_generator
 from fedray.mechanisms.participation import MinSep
-from fedray.studies.forecast.devices import Devices, Population
+from fedray.studies.forecast.devices import Devices, Groups, Population
 from fedray.studies.forecast.history import DAY, History
 from fedray.studies.forecast.pace import Pace
 from fedray.studies.forecast.privacy import Privacy, Spent
@@ -25,8 +32,8 @@ WAIT = 900.0
 """Seconds by which a round is late each time too few devices are open."""
 PATIENCE = 64
 """Draws per device of a round before it waits."""
-SHARD = 1 << 16
-"""Most observed devices of a shard."""
+PART = 1 << 16
+"""Most observed devices of a part."""
 
 
 class Continued(NamedTuple):
@@ -81,36 +88,51 @@ def continued(
     past, rules = history.patterns, history.rules
     ahead = history.ahead or rules
     timer += ahead.timer_seconds - rules.timer_seconds
-    shards = -(-past.counts.size // SHARD)
-    sizes = rng.multinomial(sizes, np.full(shards, 1 / shards)).T.copy()
+    parts = -(-past.counts.size // PART)
+    sizes = np.floor(sizes / parts + rng.random(count)).astype(np.int64)
     min_seps = np.full(count, past.min_sep if past.max_participations > 1 else rounds)
     most = np.full(count, past.max_participations)
+    separation, limit = max(1, ahead.separation), ahead.most or np.iinfo(np.int64).max
     by_count = np.zeros(1, np.int64)
-    parts: list[tuple[Int64Array, UInt32Array]] = []
-    for shard, wanted in enumerate(sizes):
-        state = _State(history, devices, population, slice(shard, None, shards), days, rng)
-        whole = 0 if privacy is None else int(wanted.sum())
-        taken = np.empty(whole, np.int32), np.empty(whole, np.uint32)
-        filled = _take_part(
-            rng, starts, wanted, history.rounds, state.rates, state.edges, state.cumulated,
-            state.guide, state.order, state.opens, state.previous, state.counts, timer,
-            max(1, ahead.separation), ahead.most or np.iinfo(np.int64).max, state.first, min_seps,
-            most, *taken,
-        )  # fmt: skip
-        found = np.bincount(state.counts)
-        by_count = np.pad(by_count, (0, max(0, found.size - by_count.size)))
-        by_count[: found.size] += found
-        if privacy is not None:
-            own = slice(shard, None, shards)
-            rows = _joined(
-                past.rounds, past.starts[own], past.counts[own], state.counts,
-                *(each[:filled] for each in taken),
+    found: list[tuple[Int64Array, UInt32Array]] = []
+    demand = np.empty((devices.groups.shares.size, count))
+    for number in range(parts):
+        part = slice(number, None, parts)
+        state = _State(history, devices, population, part, days, rng)
+        own = past.rounds, past.starts[part], past.counts[part]
+        if number == 0:
+            whole = 0 if privacy is None else int(sizes.sum())
+            taken = np.empty(whole, np.int32), np.empty(whole, np.uint32)
+            filled = _take_part(
+                rng, starts, sizes, history.rounds, *_cells(state, devices.groups), state.opens,
+                state.previous, state.counts, timer, separation, limit, state.first, min_seps,
+                most, demand, *taken,
             )  # fmt: skip
-            parts.append((state.counts[state.counts > 0], rows))
+            rows = np.empty(0, np.uint32)
+            if privacy is not None:
+                rows = _joined(*own, state.counts, *(each[:filled] for each in taken))
+            demand = np.concatenate([np.zeros((len(demand), 1)), np.cumsum(demand, axis=1)], axis=1)
+            # First round to come that a device may join after each of them.
+            again = np.searchsorted(starts, starts + timer)
+            again = np.maximum(again, np.arange(count) + separation)
+        else:
+            entries = np.searchsorted(starts, state.opens + timer * (state.previous >= 0))
+            entries = np.maximum(entries, state.previous + separation - history.rounds)
+            entries = np.maximum(entries, state.first - history.rounds)
+            rows = _come_back(
+                rng, state.activity, state.group, entries, again, demand, history.rounds,
+                state.previous, state.counts, limit, min_seps, most, *own, privacy is not None,
+            )  # fmt: skip
+        counted = np.bincount(state.counts)
+        by_count = np.pad(by_count, (0, max(0, counted.size - by_count.size)))
+        by_count[: counted.size] += counted
+        if privacy is not None:
+            found.append((state.counts[state.counts > 0], rows))
+    min_seps, most = np.minimum.accumulate(min_seps), np.maximum.accumulate(most)
     by_count[0] = 0
     spent = None
     if privacy is not None:
-        counts, rows = (np.concatenate(each) for each in zip(*parts, strict=True))
+        counts, rows = (np.concatenate(each) for each in zip(*found, strict=True))
         patterns = Patterns(rounds, np.arange(counts.size, dtype=np.uint64), counts, rows)
         spent = privacy.of_patterns(patterns, history.rounds)
     whole = np.concatenate([history.starts, starts])
@@ -119,8 +141,19 @@ def continued(
 
 
 class _State:
-    """Observed state of the devices of a shard, and of devices that have not come yet: of Q seen
-    and U unseen ones."""
+    """Observed state of the devices of a part, and of devices that have not come yet: Q in all."""
+
+    activity: Float64Array
+    """Activity, [Q]."""
+    group: UInt8Array
+    """Group, [Q]."""
+    opens: Float64Array
+    """Start of the last round of a device; of one that has not come, its first time. [Q] seconds.
+    """
+    previous: Int32Array
+    """Last round; -1 without one, [Q]."""
+    counts: Int32Array
+    """Participations so far, [Q]."""
 
     def __init__(
         self,
@@ -135,34 +168,46 @@ class _State:
         seen = devices.activity.of_seen(population.shares, part, rng)
         share = seen.size / patterns.counts.size
         unseen, waits = devices.unseen(population, days, share, rng)
+        self.activity = np.concatenate([seen, unseen])
         of_unseen = rng.choice(groups.shares.size, unseen.size, p=groups.shares)
-        group = np.concatenate([devices.groups_of_seen(part, rng), of_unseen]).astype(np.uint8)
-        self.order = np.argsort(group, kind="stable").astype(np.int32)
-        self.cumulated = np.cumsum(np.concatenate([seen, unseen])[self.order])
-        ends = np.searchsorted(group[self.order], np.arange(groups.shares.size), side="right")
-        self.edges = np.concatenate([[0.0], self.cumulated])[np.append(0, ends)]
-        # The total activity of a group is its share of all hours.
-        self.rates = groups.hours / np.maximum(groups.hours.sum(axis=1, keepdims=True), 1e-300)
-        cells = np.linspace(0.0, self.cumulated[-1], self.cumulated.size + 1)[:-1]
-        self.guide = np.searchsorted(self.cumulated, cells, side="right").astype(np.int32)
+        group = np.concatenate([devices.groups_of_seen(part, rng), of_unseen])
+        self.group = group.astype(np.uint8)
         counts = patterns.counts[part]
-        lasts = patterns.rounds[patterns.starts[part] + counts - 1].astype(np.int64)
+        lasts = patterns.rounds[patterns.starts[part] + counts - 1].astype(np.int32)
         self.opens = np.concatenate([history.starts[lasts], history.starts[-1] + waits])
-        # Small types, so that the state stays in the cache.
-        self.previous = np.concatenate([lasts, np.full(unseen.size, -1)]).astype(np.int32)
-        self.counts = np.concatenate([counts, np.zeros(unseen.size, np.int64)]).astype(np.int32)
+        none = np.zeros(unseen.size, np.int32)
+        self.previous = np.concatenate([lasts, none - 1])
+        self.counts = np.concatenate([counts.astype(np.int32), none])
         self.first = np.zeros(self.counts.size, np.int64)
         if history.waits is not None:
             self.first[: counts.size] = history.waits[part]
 
 
+def _cells(
+    state: _State, groups: Groups
+) -> tuple[Float64Array, Float64Array, Float64Array, Int32Array, Int32Array]:
+    """Returns rates of the groups by hour [C, 24], the cumulated activity before and after each
+    group [C + 1], that of the devices in order of groups [Q], a guide into it [Q], and the order
+    [Q]."""
+    order = np.argsort(state.group, kind="stable").astype(np.int32)
+    cumulated = np.cumsum(state.activity[order])
+    ends = np.searchsorted(state.group[order], np.arange(groups.shares.size), side="right")
+    edges = np.concatenate([[0.0], cumulated])[np.append(0, ends)]
+    # The total activity of a group is its share of all hours.
+    rates = groups.hours / np.maximum(groups.hours.sum(axis=1, keepdims=True), 1e-300)
+    cells = np.linspace(0.0, cumulated[-1], cumulated.size + 1)[:-1]
+    guide = np.searchsorted(cumulated, cells, side="right").astype(np.int32)
+    return rates, edges, cumulated, guide, order
+
+
 @njit(nogil=True)
 def _take_part(
     rng, starts, sizes, first, rates, edges, cumulated, guide, order, opens, previous,
-    counts, timer, separation, limit, begins, min_seps, most, taken_by, taken_in,
+    counts, timer, separation, limit, begins, min_seps, most, demand, taken_by, taken_in,
 ):  # fmt: skip
     """Draws the devices of each round among the open ones, in proportion to their activity, and
-    updates the state in place. A round that finds too few is late, and so are those after it.
+    updates the state in place. A round that finds too few is late, and so are those after it. The
+    `demand` of a round from each group is how often it drew a device of activity 1, [C, f].
 
     Returns:
         Number of entries of `taken_by` and `taken_in`, devices and rounds, if these have room.
@@ -181,6 +226,9 @@ def _take_part(
         taken = 0
         tries = 0
         waited = 0
+        draws = 0
+        total = 0.0
+        hour = 0
         while taken < sizes[t]:
             if tries % 1024 == 0:
                 hour = int(start % DAY // 3600.0)
@@ -189,6 +237,7 @@ def _take_part(
                     total += rates[g, hour] * (edges[g + 1] - edges[g])
                     shares[g] = total
             tries += 1
+            draws += 1
             if tries > PATIENCE * sizes[t]:
                 if waited == 10_000:
                     break
@@ -226,8 +275,10 @@ def _take_part(
                 filled += 1
             taken += 1
         starts[t] = start
-        min_seps[t] = min(min_seps[t], least)
-        most[t] = max(most[t], largest)
+        min_seps[t] = least
+        most[t] = largest
+        for g in range(groups):
+            demand[g, t] = draws * rates[g, hour] / max(total, 1e-300)
     return filled
 
 
@@ -252,3 +303,61 @@ def _joined(past, begins, past_counts, counts, taken_by, taken_in):
         found[at[device]] = taken_in[place]
         at[device] += 1
     return found
+
+
+@njit(nogil=True)
+def _come_back(
+    rng, activity, group, entries, again, demand, first, previous, counts, limit, min_seps, most,
+    past, begins, past_counts, has_rows,
+):  # fmt: skip
+    """Draws the rounds of each device by itself, and updates the state in place: an open device of
+    activity a takes part at the rate a times the demand of the rounds.
+
+    Args:
+        rng: generator of the draws.
+        activity, group: of each device, [Q].
+        entries: first round to come that each device may join, [Q].
+        again: first round to come that a device may join after each of them, [f].
+        demand: demand before each round to come, and after the last one, from each group, [C, f +
+            1].
+        first: number of observed rounds.
+        previous, counts: last round and participations of each device, [Q].
+        limit: most participations of a device.
+        min_seps, most: least gap that ends in each round, and most participations in it, [f].
+        past, begins, past_counts: past rounds of all devices, the place of the first one of each
+            seen device, and their number.
+        has_rows: whether to return rounds.
+
+    Returns:
+        Rounds of devices that took part, device after device; empty if not wanted.
+    """
+    rounds = again.size
+    rows = np.empty(2 * past_counts.sum() if has_rows else 0, np.uint32)
+    filled = 0
+    for device in range(activity.size):
+        if has_rows and filled + rounds + first > rows.size:
+            grown = np.empty(2 * rows.size + rounds + first, np.uint32)
+            grown[:filled] = rows[:filled]
+            rows = grown
+        if has_rows and device < begins.size:
+            for place in range(begins[device], begins[device] + past_counts[device]):
+                rows[filled] = past[place]
+                filled += 1
+        curve = demand[group[device]]
+        t = entries[device]
+        while t < rounds and counts[device] < limit:
+            target = curve[t] + rng.standard_exponential() / activity[device]
+            if target >= curve[rounds]:
+                break
+            t = np.searchsorted(curve, target, side="right") - 1
+            now = first + t
+            if previous[device] >= 0:
+                min_seps[t] = min(min_seps[t], now - previous[device])
+            previous[device] = now
+            counts[device] += 1
+            most[t] = max(most[t], counts[device])
+            if has_rows:
+                rows[filled] = now
+                filled += 1
+            t = again[t]
+    return rows[:filled]
