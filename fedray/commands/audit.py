@@ -135,8 +135,7 @@ def audit(
         "--gauges": gauges,
     }
     _check_until(until, claim, about_rounds_to_come)
-    by = None if hold_by is None else _by(hold_by, hold, slowest)
-    kept = Kept(hold, by, history, _day(night, history), gauges)
+    kept = Kept(hold, _by(hold_by, hold, slowest), history, _day(night, history), gauges)
     if statement is not None and show_devices:
         raise InputError("--statement is for publication; leave out --show-devices")
     if evidence is not None:
@@ -148,9 +147,8 @@ def audit(
     if until is not None:
         for_now = {"--statement": statement, "--events": events, "--evidence": evidence}
         assert claim is not None  # `_check_until` demands it.
-        _print_outlook(
-            result, claim, until, slowest, kept, in_force, page, figures, as_json, for_now
-        )
+        shown = page, figures, as_json, for_now
+        _print_outlook(result, claim, until, slowest, kept, in_force, *shown)
         return
     # The page of a long trace takes its time, and its reader wants the verdict.
     if not as_json:
@@ -212,8 +210,11 @@ class Kept(NamedTuple):
     """Gauges for Prometheus."""
 
 
-def _by(hold_by: str, hold: Path | None, slowest: float | None) -> Any:
-    """Returns the meaning of the values of a list to write. Raises InputError."""
+def _by(hold_by: str | None, hold: Path | None, slowest: float | None) -> Any:
+    """Returns the meaning of the values of a list to write; None if it is not given. Raises
+    InputError."""
+    if hold_by is None:
+        return None
     if hold is None:
         raise InputError("--hold-by is about a list of devices; give --hold FILE too")
     if hold_by not in ("round", "time"):

@@ -204,6 +204,7 @@ def _changes_table(outlook: Outlook) -> Table:
         "noticed in round": lambda each: _count(each.first_noticed),
         "min-sep": lambda each: _count(each.min_sep),
         "part.": lambda each: _count(each.participations),
+        "epsilon": lambda each: epsilon_text(each.epsilon),
         "figures are": _exactness,
         "list %": lambda each: _percent(each.share_held),
         "sensitivity": lambda each: fine(each.sensitivity),

@@ -12,6 +12,7 @@ from fedray.base.table import Positive, Table, told_apart_by
 
 __all__ = [
     "AdaptiveClipping",
+    "ClipStep",
     "FixedClipping",
     "NoClipping",
     "PerLayerClipping",

@@ -42,8 +42,8 @@ def adaptive(small, mechanism: str, *overrides: str) -> Scenario:
 
 
 def report_of(clip: Clip, round_index: int, norms: np.ndarray) -> TrainReport:
-    assert clip.counted_norm is not None
-    short = int((norms <= clip.counted_norm).sum())
+    counted = clip.norm if clip.counted_norm is None else clip.counted_norm
+    short = int((norms <= counted).sum())
     return TrainReport(
         round_index=round_index,
         devices=norms.size,

@@ -11,7 +11,6 @@ import pytest
 import tomli_w
 
 import fedray
-from fedray.audit.live.in_force import read_in_force
 from fedray.audit.live.promise import Promise
 from fedray.audit.noise import ServerNoise
 from fedray.audit.participation import Patterns
@@ -392,7 +391,7 @@ def test_rules_in_force_hold_in_every_round_to_come(log, tmp_path: Path) -> None
     file = tmp_path / "in-force.toml"
     rules = "{ max_participations = 9, round_separation = 7 }"
     file.write_text(f'from_round = 30\nhold = "hold.csv"\nlater = {rules}\n')
-    found = forecast(log, 60, in_force=read_in_force(file), seeds=20)
+    found = forecast(log, 60, in_force=file, seeds=20)
     assert found.row("max participations").end == Interval(9.0, 9.0, 9.0)
     assert forecast(log, 60, seeds=20).row("max participations").end.low > 9.0
     assert "at most 9 participations" in found.in_force
@@ -418,7 +417,7 @@ def test_a_list_in_force_by_time_is_not_continued(log, tmp_path: Path) -> None:
     file = tmp_path / "in-force.toml"
     file.write_text('from_round = 30\nhold = "hold.csv"\n')
     with pytest.raises(InputError, match=r"in_force\.hold=.* names times"):
-        forecast(log, 60, in_force=read_in_force(file), seeds=20)
+        forecast(log, 60, in_force=file, seeds=20)
 
 
 def test_devices_that_are_not_members_are_not_expected() -> None:

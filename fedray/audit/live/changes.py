@@ -74,6 +74,8 @@ class Change(Document):
     as devices did so far. Absent as `waits_now` is, and if there is none."""
     sensitivity: IfAny[float] = None
     """Largest sensitivity under the change. Absent if it is unknown."""
+    epsilon: IfAny[float] = None
+    """Its epsilon at the claim's delta."""
     is_exact: IfAny[bool] = None
     """Whether a pattern attains it; False for an upper bound."""
     min_sep: IfAny[int] = None
@@ -185,8 +187,8 @@ def changes_that_keep(
     """Returns the least change of each sort for a claim that is in danger: those that keep it
     first, in order of the devices that must wait now.
 
-    If the limits of the claim are no rules yet, but keep it as rules, they are the only change.
-    Otherwise all other changes have them too.
+    If the limits of the claim are no rules yet, but keep it as rules, the other changes are those
+    that keep it without them. Otherwise all other changes have them too.
 
     Args:
         ahead: the forward guarantee, with the claim.
@@ -203,7 +205,8 @@ def changes_that_keep(
         offer = _verified(ahead, claimed, Change(("claimed limits",), True, ""), None)
         found.append(offer)
         if offer.is_enough:
-            return tuple(found)
+            found += [each for each in _others(ahead, rules, slowest_hours) if each.is_enough]
+            return tuple(sorted(found, key=_cost_of))
     found += _others(ahead, claimed, slowest_hours)
     return tuple(sorted(found, key=_cost_of))
 
@@ -366,7 +369,7 @@ def _verified(ahead: Ahead, rules: RulesAhead, change: Change, first: Int64Array
     """Returns a change with its rules, figures, cost and words; it is enough if the forward
     guarantee under it keeps the claim."""
     found = ahead.under(rules, first)
-    change = _with_figures(_with_rules(change, ahead, rules), found)
+    change = _with_figures(_with_rules(change, ahead, rules), ahead, found)
     broken = ahead.broken(found, rules)
     if broken:
         keys = " and ".join(broken)
@@ -401,10 +404,11 @@ def _with_rules(change: Change, ahead: Ahead, rules: RulesAhead) -> Change:
     )
 
 
-def _with_figures(change: Change, found: tuple[Continued, Reached]) -> Change:
+def _with_figures(change: Change, ahead: Ahead, found: tuple[Continued, Reached]) -> Change:
     return replace(
         change,
         sensitivity=found[0].value,
+        epsilon=ahead.promise.epsilon_at(found[0].value),
         is_exact=found[0].is_exact,
         min_sep=found[1].min_sep,
         participations=found[1].max_participations,
@@ -451,7 +455,7 @@ def _last_round(ahead: Ahead, endangered: Ahead, some: Ahead, rules: RulesAhead)
     change = Change(("last round",), True, "", last_round=last)
     change = _with_rules(change, ahead, rules)
     text = _besides(text, _said(change, rules, None))
-    return _with_figures(replace(change, text=text), ahead.under(rules.until(last)))
+    return _with_figures(replace(change, text=text), ahead, ahead.under(rules.until(last)))
 
 
 def _besides(text: str, rules: str) -> str:
@@ -482,4 +486,4 @@ def _noise(ahead: Ahead, endangered: Ahead, rules: RulesAhead) -> Change:
     change = _with_rules(change, ahead, rules)
     text = f"{up(factor)} times the noise from the next round on"
     text = _besides(text, _said(change, rules, None))
-    return _with_figures(replace(change, text=text), (found, limits))
+    return _with_figures(replace(change, text=text), ahead, (found, limits))

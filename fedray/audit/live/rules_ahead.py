@@ -25,7 +25,7 @@ from fedray.audit.statements.most_per_period import MostPerPeriod
 from fedray.audit.zones import DAY
 from fedray.base.arrays import Float64Array, Int64Array
 from fedray.base.errors import InputError
-from fedray.base.rounding import counted
+from fedray.base.rounding import counted, up
 from fedray.mechanisms.continuation import Future
 from fedray.scenario import Scenario
 from fedray.trace.imported import ImportedTrace
@@ -170,8 +170,9 @@ class RulesAhead:
         """Returns what a server must do after a late round, in words."""
         found = []
         if self.timer_seconds:
-            rounds = self.in_rounds(self.timer_seconds)
-            found.append(f"enforce a separation of {counted(rounds or 0, 'round')}")
+            rounds = self.in_rounds(self.timer_seconds) or 0
+            if rounds > self.separation:
+                found.append(f"enforce a separation of {counted(rounds, 'round')}")
         of_days = () if self.of_day is None else ((DAY, 2 * self.of_day),)
         for seconds, most in (*self.windows, *of_days):
             rounds = counted(self.in_rounds(seconds) or 0, "round")
@@ -224,9 +225,8 @@ def paced(
     found, notes = _at_pace(ahead, trace, slowest_hours)
     if not needs_pace:
         return found
-    if found.pace is not None:
-        enforced = " and ".join(found.if_late(has_list_of_times))
-        notes = [*notes, IF_LATE.format(enforced)]
+    if found.pace is not None and (enforced := found.if_late(has_list_of_times)):
+        notes = [*notes, IF_LATE.format(" and ".join(enforced))]
     return replace(found, notes=(*ahead.notes, *notes))
 
 
@@ -266,8 +266,8 @@ def _at_pace(
     if gaps.size and gaps.max() > pace:
         slower = float(gaps.max()) / 3600.0
         notes.append(
-            f"Recorded rounds started up to {slower:.2f} h after the one before, later than the "
-            f"stated pace of {slowest_hours:g} h"
+            f"{int((gaps > pace).sum()):,} of {gaps.size:,} recorded rounds started later than at "
+            f"the stated pace of {slowest_hours:g} h, up to {up(slower, 2)} h after the one before"
         )
     earliest = np.minimum(earliest, starts[0] - pace * np.arange(earliest.size, 0, -1))
     whole = np.concatenate([earliest, starts]), np.concatenate([latest, starts + spread])

@@ -36,7 +36,6 @@ def forecast(
         seeds (S): continuations
     """
     from fedray.audit.claims import read_claim
-    from fedray.audit.live.in_force import read_in_force
     from fedray.scenario import Scenario
     from fedray.scenario.shipped import find_scenario
     from fedray.studies.forecast.forecast import forecast as forecast_of
@@ -44,14 +43,13 @@ def forecast(
     planned = demanded("rounds", rounds, "must be given: the planned last round")
     given = None if scenario is None else Scenario.from_toml(find_scenario(scenario))
     claimed = None if claim is None else read_claim(claim)
-    enforced = None if in_force is None else read_in_force(in_force)
     with progress_line("forecasting") as show:
         result = forecast_of(
             trace,
             planned,
             scenario=given,
             claim=claimed,
-            in_force=enforced,
+            in_force=in_force,
             seeds=seeds,
             on_progress=show,
         )

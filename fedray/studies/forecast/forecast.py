@@ -9,7 +9,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from fedray.audit.claims import Claim
-from fedray.audit.live.in_force import RulesInForce
+from fedray.audit.live.in_force import read_in_force
 from fedray.audit.sensitivity import trace_sensitivity
 from fedray.base.arrays import BoolArray, Float64Array, Int64Array
 from fedray.base.document import Document, IfAny, InJson, NotInJson
@@ -177,7 +177,7 @@ def forecast(
     *,
     scenario: Scenario | None = None,
     claim: Claim | None = None,
-    in_force: RulesInForce | None = None,
+    in_force: str | Path | None = None,
     seeds: int = SEEDS,
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> Forecast:
@@ -189,7 +189,7 @@ def forecast(
         scenario: scenario whose rules and population hold; default: that of a simulated trace,
             None for a log, whose population is estimated.
         claim: claim whose limits may break; for a log also its timer, mechanism and noise.
-        in_force: rules that the server of a log enforces from now on; None without.
+        in_force: TOML file of the rules that the server of a log enforces from now on.
         seeds: number of continuations, at least 20.
         on_progress: called with lines of progress.
 
@@ -201,7 +201,7 @@ def forecast(
     history, known = given.history, given.known
     notes: tuple[str, ...] = ()
     if in_force is not None:
-        history, notes = history.under(given.trace, rounds, in_force)
+        history, notes = history.under(given.trace, rounds, read_in_force(Path(in_force)))
     if not 20 <= seeds <= 10_000:
         raise InputError.of("seeds", seeds, "must be from 20 to 10000")
     privacy = Privacy.of(given.scenario, claim, rounds)
@@ -233,9 +233,9 @@ def forecast(
     if cap is None and claim is not None:
         cap = claim.max_participations
     if cap is not None:
-        near = f"share of devices with {max(1, cap - 1)} or more participations"
-        share = float(np.mean(patterns.counts >= cap - 1))
-        of = [float(e.by_count[max(0, cap - 1) :].sum() / e.by_count.sum()) for e in paths]
+        near = f"share of devices that came with {cap} or more participations"
+        share = float(np.mean(patterns.counts >= cap))
+        of = [float(e.by_count[cap:].sum() / e.by_count.sum()) for e in paths]
         figures[near] = share, of
     rows = tuple(
         Row(name, None if now is None else float(now), Interval.of(np.array(found, np.float64)))

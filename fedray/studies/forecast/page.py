@@ -42,7 +42,7 @@ def _said(found: Forecast) -> str:
         if each.claimed.endswith(BROKEN):
             said += f" The claim {each.claimed.removesuffix(BROKEN)} is broken already."
             continue
-        when = f", about {_when(each)}" if each.probability else ""
+        when = f", and then about {_when(each)}" if each.probability else ""
         said += f" The claim {each.claimed} breaks with probability {each.probability:.2f}{when}."
     return said
 
@@ -129,7 +129,7 @@ def forecast_figures(found: Forecast) -> list[Figure]:
         series = Series("forecast", "line", rounds, middle, low=low, high=high)
         note = "Median and 90 % intervals of the continuations."
         axes = Axis("rounds", starts_at_zero=False), Axis(title)
-        figures.append(Figure(name, f"{title} so far", note, *axes, (series,)))
+        figures.append(Figure(name, f"{title} after each round", note, *axes, (series,)))
     low, high = (np.quantile((days - begin) / DAY, each, axis=0) for each in (0.05, 0.95))
     series = Series("forecast", "line", rounds, median, low=low, high=high)
     axes = Axis("rounds", starts_at_zero=False), Axis("day")
