@@ -109,7 +109,7 @@ def audit(
 
     _check_suffix("hold", hold, (".csv", ".parquet"))
     _check_suffix("gauges", gauges, (".prom",))
-    # The folder of a sampler's trace is removed when this function returns.
+    # The folder of a sampler's trace is removed at the end.
     trace, claim, _folder = trace_of_sampler(trace, sampler, assume, rounds, claim)
     trace = fetched(trace)
     if is_of_tasks(trace):
@@ -140,15 +140,14 @@ def audit(
         raise InputError("--statement is for publication; leave out --show-devices")
     if evidence is not None:
         check_evidence_file(evidence, read_claim(claim) if claim is not None else None)
+    of = trace, claim, mechanism, noise_multiplier, delta, show_devices, verify
     with progress_line("auditing"):
-        opened, result = audited(
-            trace, claim, mechanism, noise_multiplier, delta, show_devices, verify
-        )
+        opened, result = audited(*of)
     if until is not None:
         for_now = {"--statement": statement, "--events": events, "--evidence": evidence}
         assert claim is not None  # `_check_until` demands it.
-        shown = page, figures, as_json, for_now
-        _print_outlook(result, claim, until, slowest, kept, in_force, *shown)
+        shown = in_force, page, figures, as_json, for_now
+        _print_outlook(result, claim, until, slowest, kept, *shown)
         return
     # The page of a long trace takes its time, and its reader wants the verdict.
     if not as_json:
