@@ -50,7 +50,8 @@ def test_all_mechanisms_have_the_rho_of_the_scenarios_own(kept) -> None:
         assert scenario.privacy.mechanism.kind in (kind, "toeplitz")
         (spent,) = fedray.audit_trace(trace, scenario=scenario).mechanisms
         assert spent.enforced.rho is not None
-        assert study["rho"] * (1 - 1e-6) <= spent.enforced.rho <= study["rho"]
+        # Sums over a BLT with almost equal decays have a margin for rounding, on the safe side.
+        assert study["rho"] * (1 - 1e-4) <= spent.enforced.rho <= study["rho"]
 
 
 @pytest.mark.slow
