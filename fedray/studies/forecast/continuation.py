@@ -96,6 +96,7 @@ def continued(
     by_count = np.zeros(1, np.int64)
     found: list[tuple[Int64Array, UInt32Array]] = []
     demand = np.empty((devices.groups.shares.size, count))
+    again = np.empty(count, np.int64)
     for number in range(parts):
         part = slice(number, None, parts)
         state = _State(history, devices, population, part, days, rng)
@@ -127,7 +128,7 @@ def continued(
         by_count = np.pad(by_count, (0, max(0, counted.size - by_count.size)))
         by_count[: counted.size] += counted
         if privacy is not None:
-            found.append((state.counts[state.counts > 0], rows))
+            found.append((state.counts[state.counts > 0].astype(np.int64), rows))
     min_seps, most = np.minimum.accumulate(min_seps), np.maximum.accumulate(most)
     by_count[0] = 0
     spent = None

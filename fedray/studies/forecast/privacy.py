@@ -18,7 +18,7 @@ from fedray.mechanisms.participation import MinSep
 from fedray.mechanisms.strategy import SensitivityUnknown, Strategy
 from fedray.scenario import Scenario
 
-WORTH_BOUNDS = 1 << 20
+WORTH_BOUNDS = 1 << 14
 """Participations from which devices with few of them are first left out by bounds."""
 
 
