@@ -123,7 +123,7 @@ def interrupted(number: int, folder: Path) -> Interrupted:
         kept = keeps(continued("ended", rules), claim)
         return Interrupted(outlook.state, True, share, kept, without, in_hours)
     rules = {} if change.timer_hours is None else {"timer_hours": change.timer_hours}
-    paced = rules_in_hours(begun, claim, slowest)
+    paced = rules_in_hours(begun, slowest)
     in_rounds = paced.in_rounds(3600.0 * (change.timer_hours or paced.timer_seconds / 3600.0))
     assert in_rounds is not None
     enforced = continued("enforced", {**rules, "round_separation": in_rounds})
@@ -148,11 +148,9 @@ def rule_of(rule: int, in_hours: bool) -> list[str]:
     return [f"participation.timer_hours={2 * rule}", "rounds.min_minutes_between=60"]
 
 
-def rules_in_hours(trace: Trace, claim: Claim, slowest: float) -> RulesAhead:
+def rules_in_hours(trace: Trace, slowest: float) -> RulesAhead:
     """Returns the rules from now on, with their pace."""
-    return paced(
-        rules_ahead(trace, audit_trace(trace, claim=claim).scenario, claim, ROUNDS), trace, slowest
-    )
+    return paced(rules_ahead(trace, audit_trace(trace).scenario, ROUNDS), trace, slowest)
 
 
 def gaps_of(trace: Trace) -> np.ndarray:
