@@ -316,7 +316,7 @@ def _recorded(outlook: Any, kept: Kept) -> tuple[Any, dict[str, str]]:
         text = exposition(CLAIM, labels, OF_A_CLAIM, values)
         write_output(kept.gauges, text.encode(), f"gauges {str(kept.gauges)!r}")
         written["gauges"] = str(kept.gauges)
-    if history is not None:
+    if history is not None and kept.history is not None:
         history.write(kept.history)
         outlook = replace(outlook, nights=history.nights)
         written["history"] = str(kept.history)

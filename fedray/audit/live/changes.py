@@ -299,7 +299,9 @@ def _rules(
         found.add(kind)
         yield _verified(ahead, ruled, Change((kind,), True, ""), None)
     kinds: tuple[Kind, ...] = ("separation", "cap")
-    for kind in (each for each in kinds if each not in found):
+    for kind in kinds:
+        if kind in found:
+            continue
         text = (
             f"No {kind} can help without a list: the released rounds of some devices cost too much"
         )
@@ -393,7 +395,8 @@ def _with_rules(change: Change, ahead: Ahead, rules: RulesAhead) -> Change:
     has_separation = rules.separation > before.separation
     has_cap = rules.most is not None and rules.most != before.most
     has_timer = rules.timer_seconds > before.timer_seconds
-    period = ahead.promise.claim.most_per_period
+    claim = ahead.promise.claim
+    period = None if claim is None else claim.most_per_period
     has_period = period is not None and not before.keeps_period(period)
     return replace(
         change,
