@@ -153,7 +153,7 @@ def _rows_table(outlook: Outlook) -> Table:
         "device can still reach under the rules. Claimed: the limits of the claim; its sensitivity "
         f"is the largest with which rho and epsilon hold. Delta {given(outlook.delta)}.",
         f"Forward is reached by {who}, which takes part in rounds {_listed(outlook.future)}.",
-        "--show-devices names the device." if "#" in who else "",
+        "The argument show_devices names the device." if "#" in who else "",
         details=("theorem",),
         subject=lambda row: Subject(unit="device", estimand=_kind(row)),
     )
@@ -229,7 +229,7 @@ def _changes_table(outlook: Outlook) -> Table:
 
 def _adoption_table(lines: str) -> Table:
     is_log = "[participation]" not in lines
-    where = "the file for --in-force" if is_log else "the scenario's table [participation]"
+    where = "the file of rules in force" if is_log else "the scenario's table [participation]"
     pairs = (line.split(" ", 1) for line in lines.splitlines() if " = " in line)
     return Table.facts(f"To adopt the first change: lines of {where}", pairs)
 

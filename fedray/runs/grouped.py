@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from fedray.base.errors import InputError
-from fedray.runtime.devices import torch_restored
 from fedray.trace.groups import By, GroupFunction, Groups, groups_of
 from fedray.trace.learned_from import open_trained, opened_training
 from fedray.trace.model_files import Which
@@ -36,7 +35,9 @@ def evaluate(
             was kept, or the code is not trusted.
         TraceError: `run` is not a trained run.
     """
-    from fedray.clients.trainer import LocalTrainer  # loads torch, which only this needs
+    # They load torch, which only this needs.
+    from fedray.clients.trainer import LocalTrainer
+    from fedray.runtime.devices import torch_restored
 
     found = run.trained if isinstance(run, Trace) else run
     if found is None:

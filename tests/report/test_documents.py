@@ -216,6 +216,9 @@ def test_documents_of_rounds_to_come_match_their_types(
     # Noise may keep a claim that no list can keep, and other statements have other figures.
     Path(claim).write_text(f"{text}rho = 0.05\nmin_sep = 1\n")
     examples.append(printed(fedray_command, *at))
+    # A limit per period, which no rule of the scenario keeps.
+    Path(claim).write_text(f"{text}most_per_period = {{ participations = 3, hours = 1 }}\n")
+    examples.append(printed(fedray_command, *at))
     check("fedray audit, of rounds to come", *examples)
 
 

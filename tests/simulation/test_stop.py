@@ -490,7 +490,7 @@ def test_a_run_of_several_tasks_does_not_stop_one_of_them(small, tmp_path: Path)
 def test_the_commands_print_both_epsilons_of_a_stopped_training(
     small, tmp_path: Path, fedray_command: Callable[..., tuple[int, str, str]]
 ) -> None:
-    whole = simulate(small(*SMALL_MODEL, *SWINGS), HERE, tmp_path / "whole")
+    whole = simulate(small(*SMALL_MODEL, *SWINGS, "rounds.count=20"), HERE, tmp_path / "whole")
     stop = "training.stop={metric='loss', patience=1}"
     keys = ("--set", stop, "--set", "training.evaluate_every=1")
     code, out, _ = fedray_command(
@@ -499,16 +499,16 @@ def test_the_commands_print_both_epsilons_of_a_stopped_training(
     assert code == 0
     document = json.loads(out)
     rounds = document["rounds"]
-    assert rounds < 12
+    assert rounds < 20
     assert document["stopped"]["chosen_by"] == "clients"
     assert document["audit"]["rounds"] == rounds
-    assert document["audit"]["mechanisms"][0]["planned"]["participation"]["rounds"] == 12
+    assert document["audit"]["mechanisms"][0]["planned"]["rounds"] == 20
     page = (tmp_path / "m" / "report.html").read_text()
-    for text in (f"{rounds} of 12 planned rounds", "(planned)", CHOSEN_BY["clients"]):
+    for text in (f"{rounds} of 20 planned rounds", "(planned)", CHOSEN_BY["clients"]):
         assert text in page
     code, out, _ = fedray_command("audit", str(tmp_path / "m"))
     assert code == 0
-    assert f"after {rounds} of 12 planned rounds" in " ".join(out.split())
+    assert f"after {rounds} of 20 planned rounds" in " ".join(out.split())
 
 
 def test_a_metric_that_the_task_does_not_have_is_refused_before_anything_runs(

@@ -672,6 +672,25 @@ def test_architectures_of_one_data_set_are_compared_by_the_names_of_their_files(
     assert Path(files[0]).name in out
 
 
+def test_optimizers_of_files_are_told_apart_by_the_names_of_their_files(trace, trained_of) -> None:
+    tasks = Path(__file__).parents[1] / "clients/tasks"
+    own = (
+        f"training.client.optimizer={{kind='custom', file='{tasks / 'device_optimizer.py'}'}}",
+        f"training.server={{kind='custom', file='{tasks / 'server_optimizer.py'}'}}",
+    )
+    runs = [
+        trained_of(name, trace, {"accuracy": 0.5}, *overrides)
+        for name, overrides in (("own", own), ("built-in", ()))
+    ]
+    for file in (tasks / "device_optimizer.py", tasks / "server_optimizer.py"):
+        # A trained run has the files.
+        copy = runs[0].path / f"{sha256(file.read_bytes()).hexdigest()}.py"
+        copy.write_bytes(file.read_bytes())
+    settings = fedray.compare_runs(runs, trace).groups[0].settings
+    assert settings["training.client.optimizer.file"] == "device_optimizer.py"
+    assert settings["training.server.file"] == "server_optimizer.py"
+
+
 def test_bad_arguments_are_refused(trace, trace_of, trained_of, fedray_command, tmp_path) -> None:
     run = trained_of("a", trace, {"accuracy": 0.5})
     another = trained_of("b", trace, {"accuracy": 0.5}, TREE)
