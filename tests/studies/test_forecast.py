@@ -11,6 +11,7 @@ import pytest
 import tomli_w
 
 import fedray
+from fedray.audit.live.in_force import RulesInForce
 from fedray.audit.live.promise import Promise
 from fedray.audit.noise import ServerNoise
 from fedray.audit.participation import Patterns
@@ -410,6 +411,23 @@ def test_rules_in_force_hold_in_every_round_to_come(log, tmp_path: Path) -> None
         later = rounds[rounds >= 30]
         assert (later >= first).all()
         assert (np.diff(rounds)[rounds[1:] >= 30] >= 7).all()
+
+
+def test_rules_in_force_stand_beside_those_of_a_scenario(log) -> None:
+    rules = {"round_separation": 9, "max_participations": 8, "timer_hours": 30.0}
+    scenario = Scenario.from_tables({**SMALL, "participation": rules})
+    given = RulesInForce(round_separation=4, timer_hours=20.0, max_participations=40)
+    history, _ = history_of(log, scenario, None).under(log, 60, given)
+    assert history.ahead is not None
+    assert (history.ahead.separation, history.ahead.most) == (9, 8)
+    assert (history.ahead.timer_seconds, history.ahead.source) == (30 * 3600.0, "the scenario")
+
+
+def test_rules_in_force_of_a_simulated_trace_are_refused(trace_of, small) -> None:
+    trace = trace_of([[at, at + 8] for at in range(8)], 16, small())
+    given = RulesInForce(round_separation=4)
+    with pytest.raises(InputError, match="in_force: rules of a simulated trace"):
+        history_of(trace, small(), None).under(trace, 30, given)
 
 
 def test_a_list_in_force_by_time_is_not_continued(log, tmp_path: Path) -> None:

@@ -145,19 +145,17 @@ class Waiting:
         first = np.full(places.size, np.inf)
         is_back = added[places] < rounds
         if is_back.any():
-            of = _numbers if by == "first_round" else _times
-            first[is_back] = of(trace, added[places][is_back], latest)
+            back = added[places][is_back]
+            is_round = by == "first_round"
+            first[is_back] = _numbers(trace, back) if is_round else _times(trace, back, latest)
         names = _names(trace, patterns.device_ids[places]).to_pylist()
         for name, number in zip(names, first.tolist(), strict=True):
             waits[name] = max(number, waits.get(name, 0.0))
         return Hold(list(waits), np.array(list(waits.values())), by)
 
 
-def _numbers(
-    trace: Trace | ImportedTrace, rounds: Int64Array, latest: Float64Array | None
-) -> Float64Array:
+def _numbers(trace: Trace | ImportedTrace, rounds: Int64Array) -> Float64Array:
     """Returns the log's numbers of rounds to come [H]. Raises InputError."""
-    del latest
     numbers = RoundNumbers(trace).of(rounds)
     # Such a number, if of a log, cannot be written as one of a hold file.
     if numbers.max() >= NEVER or numbers.min() < 0:
@@ -263,11 +261,11 @@ class InForce:
         self._given, self._is_log = given, scenario is None
         self.notes: list[str] = []
         """Remarks on rules that do not count."""
+        if given is not None and not isinstance(trace, ImportedTrace):
+            raise InputError(
+                "in_force: rules of a simulated trace are in its scenario; leave it out"
+            )
         if scenario is not None:
-            if given is not None:
-                raise InputError(
-                    "in_force: rules of a simulated trace are in its scenario; leave it out"
-                )
             self._of_scenario(scenario)
         elif given is not None:
             if given.from_round is not None:

@@ -94,10 +94,13 @@ class History:
             given: rules that its server enforces.
 
         Raises:
-            InputError: a rule is not one that a forecast continues.
+            InputError: the trace is a simulated one, or a rule is not one that a forecast
+                continues.
         """
         found = InForce(trace, self.patterns, None, given)
-        rules = found.besides(RulesAhead(self.rounds, rounds))
+        own = self.rules
+        begun = RulesAhead(self.rounds, rounds)
+        rules = found.besides(begun.stricter(own.separation, own.most, own.timer_seconds))
         windows = [seconds for seconds, most in rules.windows if most == 1]
         if len(windows) < len(rules.windows) or rules.of_day is not None:
             rule = "has more than one participation within hours, or is of a local day"
@@ -106,9 +109,9 @@ class History:
         if found.has_times:
             rule = "names times, which a forecast does not continue"
             raise InputError.of("in_force.hold", given.hold, rule, "give a list of rounds")
-        seconds = max(self.rules.timer_seconds, rules.timer_seconds, *windows)
+        seconds = max([rules.timer_seconds, *windows])
         named = ", ".join(rules.names)
-        source = self.rules.source if seconds == self.rules.timer_seconds else "the rules in force"
+        source = own.source if seconds == own.timer_seconds else "the rules in force"
         ahead = Ruling(seconds, source, rules.separation, rules.most, named)
         waiting = found.waiting(rules)
         return replace(self, ahead=ahead, waits=waiting.first), tuple(found.notes)
