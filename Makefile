@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-com
 # By all cores, where pip has one. Some packages have templates of files, which do not compile.
 COMPILE := $(BIN)/python -W ignore -m compileall -qq -j 0 .venv/lib || true
 
-.PHONY: diurnal help run test outside everything lowest check types fast bench bench-learning gpu-check bench-peers bench-population bench-scale bench-audit bench-wheel canary faults peers reproduce trust gboard predict fits laws fuzz docs clean
+.PHONY: diurnal nights help run test outside everything lowest check types fast bench bench-learning gpu-check bench-peers bench-population bench-scale bench-audit bench-wheel canary faults peers reproduce trust gboard predict fits laws fuzz docs clean
 
 help:  ## What there is to make
 	@awk -F ':.*##' '/^[a-z-]+:.*##/ { printf "%-18s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -91,6 +91,9 @@ predict: .venv/.runs  ## The published runs of Gboard, predicted from others (a 
 
 diurnal: .venv/.tests  ## A day of the en-US population beside published ones, and its picture in docs/ (seconds)
 	$(BIN)/python tests/reproduction/diurnal.py docs/diurnal.png
+
+nights: .venv/.tests  ## Three weeks of a deployment off its estimate, judged every night, and its picture in docs/ (two minutes)
+	$(BIN)/python tests/reproduction/nights.py docs/nights.png
 
 gboard: .venv/.runs  ## The published runs of Gboard, simulated at full size (a quarter of an hour)
 	$(BIN)/fedray reproduce gboard

@@ -295,7 +295,6 @@ def _nights_figure(outlook: Outlook) -> Figure:
             "line",
             np.array(days, np.float64),
             np.array([getattr(getattr(each, row), figure) for each in nights], np.float64),
-            is_reference=row == "claimed",
         )
         for row, name in names.items()
     )
