@@ -213,19 +213,22 @@ import json, sys
 from pathlib import Path
 from fedray import audit_trace
 from fedray.audit.claims import read_claim
+from fedray.audit.live.in_force import read_in_force
 from fedray.audit.live.outlook import look_ahead
 
-folder, text = sys.argv[1:]
-file = Path(folder, "claim.toml")
-file.write_text(f"noise_multiplier = 7.0\\n{text}\\n")
-spent = []
-for rules in (text, f"{text}\\nmax_participations = 9"):
-    file.write_text(f"noise_multiplier = 7.0\\n{rules}\\n")
-    spent.append(look_ahead(audit_trace(f"{folder}/trace", claim=read_claim(file)), 2000, 0.25).rows[1].rho)
+folder, mechanism, rule = sys.argv[1:]
+claim, in_force = Path(folder, "claim.toml"), Path(folder, "in-force.toml")
+text = f"noise_multiplier = 7.0\\nmechanism = {mechanism}\\n"
+claim.write_text(text)
+reached = []
+for rules in (rule, f"{rule}\\nmax_participations = 9"):
+    in_force.write_text(f"{rules}\\n")
+    audit = audit_trace(f"{folder}/trace", claim=read_claim(claim))
+    reached.append(look_ahead(audit, 2000, 0.25, read_in_force(in_force)).rows[1].rho)
 # In danger, and above what the past costs.
-rho = 0.5 * sum(spent)
-file.write_text(f"noise_multiplier = 7.0\\n{text}\\nrho = {rho}\\n")
-print(json.dumps({"rho": rho, "spent": spent}))
+in_force.write_text(f"{rule}\\n")
+claim.write_text(f"{text}rho = {0.5 * sum(reached)}\\n")
+print(json.dumps({"reached": reached}))
 """
 SWEEP = """
 import contextlib, json, os, sys, threading, time
@@ -389,15 +392,17 @@ def bench_forward(devices: int) -> None:
 
 
 def bench_until(devices: int) -> None:
-    """A claim in danger half way through 2,000 planned rounds: `fedray audit --until --hold`."""
+    """A claim in danger half way through 2,000 planned rounds: `fedray audit --until --in-force
+    --hold`."""
     with tempfile.TemporaryDirectory() as folder:
         rows = own_process(UNTIL_TRACE, str(devices), folder)["rows"]
-        for rule in ("timer_hours = 22.0", "min_sep = 90"):
+        for rule in ("timer_hours = 22.0", "round_separation = 90"):
             for mechanism in UNTIL:
-                own_process(UNTIL_CLAIM, folder, f"mechanism = {mechanism}\n{rule}")
+                own_process(UNTIL_CLAIM, folder, mechanism, rule)
                 start = time.perf_counter()
                 command = ["audit", "trace", "--claim", "claim.toml", "--until", "2000", "--json"]
-                command += ["--slowest", "0.25", "--hold", "hold.csv"]
+                command += ["--slowest", "0.25", "--in-force", "in-force.toml"]
+                command += ["--hold", "hold.csv"]
                 done = subprocess.Popen(
                     [sys.executable, "-m", "fedray", *command], cwd=folder, stdout=subprocess.PIPE
                 )
