@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 
 from fedray.base.arrays import UInt32Array, UInt64Array
 from fedray.base.document import json_of
-from fedray.base.errors import CheckpointError, FedrayError, InputError, StopTraining, shown
+from fedray.base.errors import CheckpointError, InputError, StopTraining, shown
 from fedray.base.parsing import finite_or_none
 from fedray.base.part_done import PartDone
 from fedray.base.rounding import counted
@@ -161,7 +161,7 @@ def train(
                 ensured=ensured,
             ),
         )
-    except (FedrayError, KeyboardInterrupt) as error:
+    except (Exception, KeyboardInterrupt) as error:
         # After an InputError, resuming with the same arguments would fail again.
         if isinstance(error, InputError) or not has_checkpoint(partial):
             raise
@@ -757,18 +757,24 @@ class _Training:
         self._loop.train(round_index, cohort)
         self._seconds_of_rounds.append(time.monotonic() - before)
         # `finish` reports the last round, after its evaluation.
-        stopped = (
-            self._why_stopped() if self._loop.next_round < self._scenario.rounds.count else None
-        )
+        if self._loop.next_round < self._scenario.rounds.count:
+            try:
+                self.stopped = self._why_stopped()
+            except Exception:
+                # A listener that fails costs no round.
+                self._save()
+                raise
         is_due = time.monotonic() - self._last_checkpoint > self._placement.checkpoint_seconds
-        if is_due or stopped is not None:
-            of_devices = self._evaluations.state() if self._evaluations is not None else {}
-            # So that a resumed run stops after the same round, whatever its listener does.
-            of_stop = {"stopped": np.array(json.dumps(stopped))}
-            of_evaluations = prefixed("evaluations.", of_devices)
-            self._checkpoints.save({**self._loop.state(), **of_evaluations, **of_stop})
-            self._last_checkpoint = time.monotonic()
-        self.stopped = stopped
+        if is_due or self.stopped is not None:
+            self._save()
+
+    def _save(self) -> None:
+        of_devices = self._evaluations.state() if self._evaluations is not None else {}
+        # So that a resumed run stops after the same round, whatever its listener does.
+        of_stop = {"stopped": np.array(json.dumps(self.stopped))}
+        of_evaluations = prefixed("evaluations.", of_devices)
+        self._checkpoints.save({**self._loop.state(), **of_evaluations, **of_stop})
+        self._last_checkpoint = time.monotonic()
 
     @property
     def rounds(self) -> int:

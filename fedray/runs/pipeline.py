@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, overload
 
 from fedray.audit.claims import Claim, claim_of_document
-from fedray.base.errors import CheckpointError, FedrayError, InputError
+from fedray.base.errors import CheckpointError, InputError
 from fedray.base.storage import Bucket, is_of_bucket, local_path
 from fedray.clients.data.factory import build_index
 from fedray.runs import learning, simulation
@@ -152,7 +152,8 @@ def resume_run(
         placement: workers and cluster from now on; they may differ from earlier ones.
         scenario: scenario of the run; None to use the recorded one.
         on_progress: called with the progress of simulation and training.
-        trust_code: whether code in the directory may be run if `scenario` is not given.
+        trust_code: whether code in the directory may be run if `scenario` is not given, also if
+            this user has not run it before.
         ensure: claim that the run was started with; None to use the recorded one, if it has one.
 
     Raises:
@@ -396,7 +397,7 @@ def _hint(directory: Path) -> Iterator[None]:
     """Adds to an error after the trace is complete how to resume the training."""
     try:
         yield
-    except (FedrayError, KeyboardInterrupt) as error:
+    except (Exception, KeyboardInterrupt) as error:
         # Until the trace is complete, the simulation's own errors say how to resume.
         if isinstance(error, InputError) or not (directory / RUN_FILE).exists():
             raise
@@ -438,7 +439,7 @@ def _trained(
                 Evaluations(found.traces, name),
                 trust_code=trust_code,
             )
-        except (FedrayError, KeyboardInterrupt) as error:
+        except (Exception, KeyboardInterrupt) as error:
             raise with_resume_hint(error, found.path) from None
     return TasksRun.open(found.path)
 

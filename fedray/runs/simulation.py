@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from fedray.base.arrays import UInt32Array, UInt64Array
 from fedray.base.errors import (
     CheckpointError,
-    FedrayError,
     InputError,
     Refused,
     RunFailed,
@@ -563,7 +562,7 @@ def kept_for_resumption(writer: PartialDirectory) -> Iterator[None]:
         # The run would end in the same way if it were resumed.
         writer.discard()
         raise
-    except (FedrayError, KeyboardInterrupt) as error:
+    except (Exception, KeyboardInterrupt) as error:
         # Without a checkpoint there is nothing to resume.
         if not writer.can_be_resumed:
             raise

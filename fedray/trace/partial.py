@@ -53,10 +53,11 @@ def finished_directory(partial: Path) -> Path:
 
 
 def with_resume_hint(
-    error: FedrayError | KeyboardInterrupt,
+    error: Exception | KeyboardInterrupt,
     directory: Path,
-) -> FedrayError | KeyboardInterrupt:
-    """Returns an error of the same class with a hint on resuming.
+) -> Exception | KeyboardInterrupt:
+    """Returns an error of the same class with a hint on resuming; for an error of another's code,
+    such as a listener, it is a note.
 
     Args:
         error: error that ended the run.
@@ -65,7 +66,10 @@ def with_resume_hint(
     hint = f"the last checkpoint is kept; continue with `resume={str(directory)!r}`"
     if isinstance(error, KeyboardInterrupt):
         return KeyboardInterrupt(f"interrupted; {hint}")
-    return type(error)(f"{error}; {hint}")
+    if isinstance(error, FedrayError):
+        return type(error)(f"{error}; {hint}")
+    error.add_note(f"fedray: {hint}")
+    return error
 
 
 def new_directory(name: str) -> Path:

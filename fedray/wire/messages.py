@@ -651,7 +651,8 @@ class TrainingProgress:
     metrics: TrainingMetrics
     """Figures of the last round."""
     evaluation: Evaluation | None
-    """Last evaluation; None before the first."""
+    """Last evaluation; None before the first. That of a round comes with the next one, which is
+    trained beside it, or at once if the scenario has `training.stop`."""
     evaluated: int
     """Rounds that the evaluated model was trained on; 0 before the first evaluation."""
 

@@ -408,6 +408,31 @@ def test_a_run_that_was_interrupted_stops_after_the_same_round(
         assert_same(run, reference)
 
 
+def test_a_listener_that_fails_costs_no_round(small, tmp_path: Path) -> None:
+    scenario = small(*SMALL_MODEL, "rounds.count=6")
+    rare = Placement(1, "in-process", checkpoint_seconds=1e6)
+    heard: list[int] = []
+
+    def listen(progress: Progress) -> None:
+        if isinstance(progress, TrainingProgress):
+            heard.append(progress.trained)
+            if heard == [1, 2, 3]:
+                raise ZeroDivisionError
+
+    whole = run_scenario(scenario, rare, tmp_path / "whole")
+    with pytest.raises(ZeroDivisionError) as failed:
+        run_scenario(scenario, rare, tmp_path / "run", listen)
+    (hint,) = failed.value.__notes__
+    assert f"continue with `resume='{tmp_path / 'run'}'" in hint
+    run = resume_run(tmp_path / "run", rare, scenario, listen)
+    assert heard == [1, 2, 3, 4, 5, 6]
+    assert isinstance(run, Trace)
+    assert whole.trained is not None
+    assert run.trained is not None
+    assert run.digest == whole.digest
+    assert np.array_equal(run.trained.parameters(), whole.trained.parameters())
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", ["the trace", "the training"])
 def test_a_callback_s_stop_is_kept_if_the_run_is_killed_before_it_is_written(
