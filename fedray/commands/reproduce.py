@@ -145,3 +145,8 @@ class Reproductions(Commands):
             app.command(cmd_name, cls=Command, short_help=function.__doc__)(function)
             self.commands[cmd_name] = typer.main.get_command(app)
         return self.commands[cmd_name]
+
+    def _hint(self, option: str, ctx: Any) -> str | None:
+        if option == "--place":
+            return f"No such option: --place; {ctx.invoked_subcommand} has no runs to place"
+        return super()._hint(option, ctx)

@@ -3,6 +3,7 @@ that is left out reaches its prediction."""
 
 import json
 import math
+import os
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
@@ -36,7 +37,7 @@ from fedray.scenarios.gboard_fits import (
 )
 from fedray.scenarios.gboard_predict import LEFT_OUT, NOTHING, fit_renewal, renewal, study_of
 from fedray.scenarios.gboard_rows import FITTED_LOCALES, PublishedRun, later_runs, published_runs
-from fedray.studies import reach_and_pace
+from fedray.studies import reach_and_pace, simulated
 from fedray.studies.reach_and_pace import (
     Grid,
     Surface,
@@ -314,3 +315,41 @@ def test_a_surface_is_through_the_simulated_runs_and_refuses_runs_that_end_early
     with pytest.raises(InputError, match="small: .*max_days"):
         early = scenario.with_overrides("rounds.count=600", "rounds.max_days=1.0")
         simulated_surfaces([(early, grid)], *where)
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_cluster")
+def test_predictions_from_runs_on_ray_are_those_from_runs_in_one_process(
+    tmp_path: Path, fedray_command, monkeypatch
+) -> None:
+    """Of three small rows. Both simulate all of them, for nothing is kept from the first to the second."""
+    for name, rows in (
+        ("published_runs", ("nwp-en-GB", "nwp-pt-PT")),
+        ("later_runs", ("tree-3000-pt-PT",)),
+    ):
+        chosen = tuple(run for run in ALL if run.name in rows)
+        monkeypatch.setattr(gboard_predict, name, lambda chosen=chosen: chosen)
+    printed = {}
+    for place in ("ray", "in-process"):
+        processes = tmp_path / f"{place} processes"
+        processes.mkdir()
+
+        def simulated_limits(scenario: Scenario, folder: Path = processes) -> simulated.Truth:
+            (folder / str(os.getpid())).touch()
+            return simulated.simulated_limits(scenario)
+
+        monkeypatch.setattr(reach_and_pace, "simulated_limits", simulated_limits)
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / place))
+        code, printed[place], told = fedray_command(
+            *("reproduce", "gboard-predict", "--place", f"backend={place}"),
+            *("--set", "rounds.count=40", "--json"),
+        )
+        assert code == 0, told
+        here = processes / str(os.getpid())
+        assert [here.exists(), any(each != here for each in processes.iterdir())] == [
+            place == "in-process",
+            place == "ray",
+        ]
+    assert len(json.loads(printed["ray"])["rows"]) == 3
+    assert printed["ray"] == printed["in-process"]

@@ -258,6 +258,7 @@ def test_an_unknown_name_and_an_output_that_exists_are_refused(own, tmp_path: Pa
         (("chess",), "unknown reproduction 'chess'; choose from amplified, amplified-errors, blt,"),
         (("own", "--out", str(tmp_path)), "exists already"),
         (("own", "--seeds", "3"), "No such option: --seeds"),
+        (("own", "--place", "shards=2"), "No such option: --place; own has no runs to place"),
         (("own", "--factor", "much"), "--factor='much' must be a number"),
     ):
         code, out, err = own(*given)
