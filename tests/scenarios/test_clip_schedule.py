@@ -101,7 +101,7 @@ def _about(mean: float) -> MeanInterval:
     ],
 )
 def test_intervals_off_zero_decide(study: ClipPhases, verdicts: list[str]) -> None:
-    assert [*study.verdicts.values()] == verdicts
+    assert study.verdicts == verdicts
 
 
 def test_the_best_norms_are_those_of_the_largest_accuracies() -> None:
