@@ -13,9 +13,10 @@ An interrupted study continues from the files that are there.
 
 import itertools
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import fedray
 from .reproduction import (
@@ -55,6 +56,20 @@ NOTES = (
 )
 
 
+def verdict_of(gain: MeanInterval) -> str:
+    """Returns "confirmed" or "reversed" if the interval of a gain excludes zero, else "not
+    decided"."""
+    if not gain.is_from_zero:
+        return "not decided"
+    return "confirmed" if gain.mean > 0 else "reversed"
+
+
+def counted_verdicts(verdicts: Sequence[str]) -> str:
+    """Returns how many verdicts there are of each kind."""
+    kinds = "confirmed", "not decided", "reversed"
+    return ", ".join(f"{verdicts.count(each)} {each}" for each in kinds)
+
+
 @dataclass(frozen=True, slots=True)
 class Neighbours(Document):
     """Two mechanisms, the first of which is better in the literature."""
@@ -68,10 +83,8 @@ class Neighbours(Document):
 
     @property
     def verdict(self) -> InJson[str]:
-        """ "confirmed" or "reversed" if the interval excludes zero, else "not decided"."""
-        if not self.gain.is_from_zero:
-            return "not decided"
-        return "confirmed" if self.gain.mean > 0 else "reversed"
+        """ "confirmed", "reversed" or "not decided"."""
+        return verdict_of(self.gain)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,48 +125,75 @@ def run(request: Request, *, scenarios: str, seeds: int) -> Iterator[Reproduced]
     Raises:
         InputError: a scenario is unknown, there are too few seeds, or `out` holds other trainings.
     """
-    names = named_scenarios(scenarios, seeds)
     found: list[TrainedOrder] = []
-    with tempfile.TemporaryDirectory(prefix="fedray-learning-") as temporary:
-        folder = (request.out or Path(temporary)).absolute()
-        for name, tell in in_steps(
-            request, names, name=lambda name: name, cost=lambda name: SCENARIOS[name]
-        ):
-            scenario = fedray.Scenario.from_toml(RECIPES / f"{name}.toml", request.overrides)
-            trace = trace_in(folder / name / "trace", scenario, request)
-            rho = rho_of(scenario, trace)
-            comparison = fedray.compare_mechanisms(
-                trace,
-                ORDER,
-                folder / name,
-                rho=rho,
-                seeds=seeds,
-                scenario=scenario,
-                placement=request.placement,
-                on_progress=lambda line, tell=tell: tell(share_of(line)),
+    for each in studied(request, named_scenarios(scenarios, seeds, request.overrides)):
+        _, rho = each.enforced()
+        comparison = fedray.compare_mechanisms(
+            each.trace,
+            ORDER,
+            each.folder,
+            rho=rho,
+            seeds=seeds,
+            scenario=each.scenario,
+            placement=request.placement,
+            on_progress=each.on_progress,
+        )
+        found.append(TrainedOrder(each.name, rho, neighbours_of(comparison), comparison))
+        yield _reproduced(LearningStudies(tuple(found)))
+
+
+class Studied(NamedTuple):
+    """A scenario of a study, with the trace that its trainings share."""
+
+    name: str
+    """Name of the scenario."""
+    scenario: "fedray.Scenario"
+    """The scenario."""
+    trace: "fedray.Trace"
+    """The trace."""
+    folder: Path
+    """Directory of the trace and the trainings."""
+    on_progress: Callable[[str], None]
+    """Listener of the trainings."""
+
+    def enforced(self) -> tuple["fedray.MinSep", float]:
+        """Returns the participation and the rho that the rules of the trace ensure at the
+        scenario's own mechanism and noise."""
+        (own,) = fedray.audit_trace(self.trace, scenario=self.scenario).mechanisms
+        assert own.enforced.participation is not None, "a timer limits how often a device comes"
+        assert own.enforced.rho is not None, "noise of the server gives a rho"
+        return own.enforced.participation, own.enforced.rho
+
+
+def studied(request: Request, scenarios: Mapping[str, "fedray.Scenario"]) -> Iterator[Studied]:
+    """Simulates the traces of scenarios, or opens them, and yields each, the cheap ones first.
+
+    Args:
+        request: request, whose `out` keeps a directory for each scenario.
+        scenarios: scenarios by their names in SCENARIOS.
+    """
+    with tempfile.TemporaryDirectory(prefix="fedray-study-") as temporary:
+        out = (request.out or Path(temporary)).absolute()
+        for name, tell in in_steps(request, [*scenarios], lambda name: name, SCENARIOS.__getitem__):
+            trace = trace_in(out / name / "trace", scenarios[name], request)
+            yield Studied(
+                *(name, scenarios[name], trace, out / name),
+                lambda line, tell=tell: tell(share_of(line)),
             )
-            found.append(TrainedOrder(name, rho, neighbours_of(comparison), comparison))
-            yield _reproduced(LearningStudies(tuple(found)))
 
 
-def named_scenarios(scenarios: str, seeds: int) -> list[str]:
-    """Returns the names of scenarios in a text with commas. Raises InputError for an unknown one,
-    and for fewer than two seeds."""
+def named_scenarios(
+    scenarios: str, seeds: int, overrides: Sequence[str]
+) -> dict[str, "fedray.Scenario"]:
+    """Returns the scenarios that a text names with commas, with keys set as "table.key=value".
+    Raises InputError for an unknown one, and for fewer than two seeds."""
     if seeds < 2:
         raise fedray.InputError.of("seeds", seeds, "must be at least 2", "3 give an interval")
     names = [each.strip() for each in scenarios.split(",")]
     if len(set(names)) < len(names) or not set(names) <= SCENARIOS.keys():
         rule = f"must name some of {', '.join(SCENARIOS)}, each once"
         raise fedray.InputError.of("scenarios", scenarios, rule, "correct it")
-    return names
-
-
-def rho_of(scenario: "fedray.Scenario", trace: "fedray.Trace") -> float:
-    """Returns the rho that the rules of a trace ensure at the scenario's own mechanism and
-    noise."""
-    (own,) = fedray.audit_trace(trace, scenario=scenario).mechanisms
-    assert own.enforced.rho is not None, "a timer and noise of the server give a rho"
-    return own.enforced.rho
+    return {name: fedray.Scenario.from_toml(RECIPES / f"{name}.toml", overrides) for name in names}
 
 
 def neighbours_of(comparison: "fedray.Comparison") -> tuple[Neighbours, ...]:
@@ -170,15 +210,12 @@ def neighbours_of(comparison: "fedray.Comparison") -> tuple[Neighbours, ...]:
 
 def _reproduced(found: LearningStudies) -> Reproduced:
     verdicts, last = found.verdicts, found.studies[-1]
-    counts = ", ".join(
-        f"{verdicts.count(each)} {each}" for each in ("confirmed", "not decided", "reversed")
-    )
     return Reproduced(
         "What models learn under each mechanism",
         found.to_json(),
         [_order_table(each) for each in found.studies],
         NOTES,
-        f"Of {len(verdicts)} neighbours in the literature's order: {counts}.",
+        f"Of {len(verdicts)} neighbours in the literature's order: {counted_verdicts(verdicts)}.",
         "reversed" not in verdicts,
         [each for each in last.comparison.figures() if each.name == "accuracy"],
         last.comparison.of,

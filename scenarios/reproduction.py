@@ -55,6 +55,7 @@ from fedray.studies.habits.observed import on_grid as on_grid
 from fedray.studies.habits.observed import runs_of as runs_of
 from fedray.studies.paired import MeanInterval as MeanInterval
 from fedray.studies.paired import interval_text as interval_text
+from fedray.studies.paired import mean_interval as mean_interval
 from fedray.studies.paired import paired_difference as paired_difference
 from fedray.studies.paired import with_error as with_error
 from fedray.studies.simulated import StudyCache as StudyCache

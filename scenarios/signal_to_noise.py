@@ -12,15 +12,13 @@ chose goals by it: a noise multiplier of 7 at 6,500 devices, which is 13 times a
 An interrupted study continues from the files that are there.
 """
 
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 import fedray
-from .learning import RECIPES, SCENARIOS, named_scenarios, rho_of, seeds_option
+from .learning import Studied, named_scenarios, seeds_option, studied
 from .reproduction import (
     Axis,
     Document,
@@ -35,11 +33,8 @@ from .reproduction import (
     Subject,
     Table,
     comparison_of,
-    in_steps,
     interval_text,
     paired_difference,
-    share_of,
-    trace_in,
     up,
 )
 
@@ -108,37 +103,25 @@ def run(request: Request, *, scenarios: str, sizes: str, seeds: int) -> Iterator
         InputError: a scenario or size is impossible, there are too few seeds, or `out` holds other
             trainings.
     """
-    names = named_scenarios(scenarios, seeds)
-    read = {
-        name: fedray.Scenario.from_toml(RECIPES / f"{name}.toml", (*SHORT, *request.overrides))
-        for name in names
-    }
+    read = named_scenarios(scenarios, seeds, (*SHORT, *request.overrides))
     numbers = _sizes_of(sizes, min(each.rounds.report_goal for each in read.values()))
     found: list[RoundSizes] = []
-    with tempfile.TemporaryDirectory(prefix="fedray-sizes-") as temporary:
-        folder = (request.out or Path(temporary)).absolute()
-        for name, tell in in_steps(
-            request, names, name=lambda name: name, cost=lambda name: SCENARIOS[name]
-        ):
-            scenario, own = read[name], folder / name
-            trace = trace_in(own / "trace", scenario, request)
-            noisy = _with_blt(scenario, trace, own / "blt.json")
-            wanted = {
-                (size, seed): (
-                    noisy.with_overrides(f"training.cohort_sample={size}", f"training.seed={seed}"),
-                    own / "runs" / f"{size}-{seed}",
-                )
-                for size in numbers
-                for seed in range(1, seeds + 1)
-            }
-            trained = fedray.train_many(
-                trace, wanted, request.placement, lambda line, tell=tell: tell(share_of(line))
+    for each in studied(request, read):
+        noisy = _with_blt(each)
+        wanted = {
+            (size, seed): (
+                noisy.with_overrides(f"training.cohort_sample={size}", f"training.seed={seed}"),
+                each.folder / "runs" / f"{size}-{seed}",
             )
-            labels = [f"{size:,} devices" for size in numbers]
-            comparison = comparison_of([*trained.values()], trace, None, labels)
-            noise = noisy.privacy.noise_multiplier / scenario.rounds.report_goal
-            found.append(RoundSizes(name, noise, _changes(numbers, comparison), comparison))
-            yield _reproduced(found)
+            for size in numbers
+            for seed in range(1, seeds + 1)
+        }
+        trained = fedray.train_many(each.trace, wanted, request.placement, each.on_progress)
+        labels = [f"{size:,} devices" for size in numbers]
+        comparison = comparison_of([*trained.values()], each.trace, None, labels)
+        noise = noisy.privacy.noise_multiplier / noisy.rounds.report_goal
+        found.append(RoundSizes(each.name, noise, _changes(numbers, comparison), comparison))
+        yield _reproduced(found)
 
 
 def _sizes_of(sizes: str, goal: int) -> list[int]:
@@ -156,17 +139,15 @@ def _sizes_of(sizes: str, goal: int) -> list[int]:
     return numbers
 
 
-def _with_blt(scenario: "fedray.Scenario", trace: "fedray.Trace", file: Path) -> "fedray.Scenario":
+def _with_blt(study: Studied) -> "fedray.Scenario":
     """Returns the scenario with a BLT made for its trace, at the rho of its own mechanism."""
-    (own,) = fedray.audit_trace(trace, scenario=scenario).mechanisms
-    turns = own.enforced.participation
-    assert turns is not None, "a timer limits how often a device takes part"
+    (turns, rho), file = study.enforced(), study.folder / "blt.json"
     if not file.exists():
         fedray.write_strategy(
             fedray.optimize_mechanism(fedray.MechanismRequest("blt", turns)), file
         )
-    keys = f"privacy.mechanism={file}", f"privacy.target_rho={rho_of(scenario, trace)!r}"
-    return fedray.calibrated(scenario.with_overrides(*keys), trace)
+    keys = f"privacy.mechanism={file}", f"privacy.target_rho={rho!r}"
+    return fedray.calibrated(study.scenario.with_overrides(*keys), study.trace)
 
 
 def _changes(numbers: Sequence[int], comparison: "fedray.Comparison") -> tuple[SampleSize, ...]:

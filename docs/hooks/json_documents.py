@@ -24,6 +24,7 @@ from fedray.scenarios import flash, shakespeare
 from fedray.scenarios.amplified_errors import ErrorsOfBands
 from fedray.scenarios.blt_cost import CostsOfBLTs
 from fedray.scenarios.cells import PrintedCells
+from fedray.scenarios.clip_schedule import ClipSchedules
 from fedray.scenarios.coverage import Coverages
 from fedray.scenarios.gboard import ReproducedRuns
 from fedray.scenarios.gboard_predict import PredictionStudy
@@ -136,6 +137,9 @@ DOCUMENTS: Mapping[str, Document] = {
         PrintedCells,
         where="Every reproduction of printed cells.",
         files="The file results.json is the same.",
+    ),
+    "fedray reproduce clip-schedule": Document(
+        ClipSchedules, files="The file results.json is the same."
     ),
     "fedray reproduce coverage": Document(Coverages),
     "fedray reproduce flash": Document(flash.Study, files="The file results.json is the same."),

@@ -67,6 +67,7 @@ ROWS: dict[str, tuple[str, ...]] = {
     "reproductions": (
         *("reproduce", "blt", "coverage", "dp_lstm", "flash", "shakespeare", "trust"),
         *("amplified", "amplified_errors", "blt_cost", "learning", "signal_to_noise"),
+        "clip_schedule",
         *("gboard", "gboard_predict", "gboard_privacy", "gboard_recipes"),
     ),
 }

@@ -1,6 +1,5 @@
 """The work of devices stays where the parameters are, shown on torch's device "meta" (tests/clients/tasks/on_device.py)."""
 
-from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
@@ -9,7 +8,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from on_device import META, OnDevice
-from small_tasks import CASES, EXAMPLES, VECTORS, RandomExamples, made
+from small_tasks import CASES, DECAYS, EXAMPLES, OWN, VECTORS, RandomExamples, made
 
 from fedray.clients.clipping import Clipper
 from fedray.clients.data.language import WORDS
@@ -24,28 +23,17 @@ from fedray.encoding.secagg import SecAggEncoding
 from fedray.runtime import devices
 from fedray.scenario import Scenario
 from fedray.scenario.tasks import NextWordTask
-from fedray.scenario.training import CustomOptimizer, FedAvg, FedProx, FedSGD
+from fedray.scenario.training import FedAvg, FedProx, FedSGD
 from fedray.wire.messages import TrainOrder
 
 HELD = np.array([2, 6, 1, 5], np.int64)
 DEVICES = np.arange(HELD.size, dtype=np.uint64)
 ALL_CASES = {**CASES, "next_word": (NextWordTask(), {"tokens": Field((5,), "whole", WORDS + 1)})}
-OWN = CustomOptimizer(
-    kind="custom", file=str(Path(__file__).parent / "tasks" / "device_optimizer.py")
-)
 WORKS = {
     "sgd": FedAvg(batch_size=2, epochs=2),
     "momentum": FedAvg(batch_size=2, epochs=2, momentum=0.8),
     "adam": FedAvg(batch_size=2, epochs=2, optimizer="adam"),
-    "nesterov, decays and a norm": FedAvg(
-        batch_size=2,
-        epochs=2,
-        momentum=0.8,
-        nesterov=True,
-        weight_decay=0.1,
-        gradient_norm=0.5,
-        step_decay=0.9,
-    ),
+    "nesterov, decays and a norm": FedAvg(batch_size=2, epochs=2, **DECAYS),
     "file": FedAvg(batch_size=2, epochs=2, optimizer=OWN),
     "fedprox": FedProx(batch_size=2, epochs=2),
     "fedsgd": FedSGD(),

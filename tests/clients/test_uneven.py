@@ -1,26 +1,22 @@
 """Devices with different numbers of steps: a device trained in a group against the device by itself."""
 
-from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from small_tasks import CASES, EXAMPLES, VECTORS, RandomExamples, made
+from small_tasks import CASES, DECAYS, EXAMPLES, OWN, VECTORS, RandomExamples, made
 
 from fedray.clients.trainer import LocalTrainer
 from fedray.clients.work.work import WorkOrder, WorkResult
 from fedray.scenario.tasks import MlpTask
-from fedray.scenario.training import CustomOptimizer, FedAvg, FedProx, FedSGD
+from fedray.scenario.training import FedAvg, FedProx, FedSGD
 from fedray.wire.messages import TrainOrder
 
 HELD = np.array([2, 6, 1, 6, 3, 5, 2], np.int64)
 """Examples of the devices, in no order, at most EXAMPLES."""
 DEVICES = np.arange(HELD.size, dtype=np.uint64) + 40
-OWN = CustomOptimizer(
-    kind="custom", file=str(Path(__file__).parent / "tasks" / "device_optimizer.py")
-)
 WORKS = {
     "sgd": FedAvg(learning_rate=0.3, batch_size=2, epochs=2),
     "momentum": FedAvg(learning_rate=0.1, batch_size=2, epochs=2, momentum=0.8),
@@ -29,16 +25,7 @@ WORKS = {
     "fedprox with momentum": FedProx(learning_rate=0.1, batch_size=2, epochs=2, momentum=0.5),
     "capped": FedAvg(learning_rate=0.3, batch_size=2, epochs=1.5, max_examples=4),
     "steps by number": FedAvg(learning_rate=0.3, batch_size=2, local_steps=3),
-    "nesterov, decays and a norm": FedAvg(
-        learning_rate=0.1,
-        batch_size=2,
-        epochs=2,
-        momentum=0.8,
-        nesterov=True,
-        weight_decay=0.1,
-        gradient_norm=0.5,
-        step_decay=0.9,
-    ),
+    "nesterov, decays and a norm": FedAvg(learning_rate=0.1, batch_size=2, epochs=2, **DECAYS),
     "file": FedAvg(learning_rate=0.1, batch_size=2, epochs=2, optimizer=OWN),
     "one gradient": FedSGD(learning_rate=0.5),
 }

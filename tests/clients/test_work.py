@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 from pkgutil import resolve_name
+from typing import Any
 
 import numpy as np
 import pytest
@@ -89,6 +90,7 @@ def by_hand(table: FedAvg, made: ModuleTask, device: int, steps: int) -> torch.T
 RMSPROP = Path(__file__).parent / "tasks" / "rmsprop.py"
 HALF = Schedule(warmup_rounds=8)
 """Half the learning rate in round 3."""
+SMALLER_STEPS: dict[str, Any] = {"gradient_norm": 0.3, "schedule": HALF, "step_decay": 0.7}
 TABLES = {
     "plain": FedAvg(learning_rate=0.5, batch_size=4, local_steps=3),
     "momentum": FedAvg(learning_rate=0.1, batch_size=4, local_steps=5, momentum=0.8),
@@ -97,13 +99,7 @@ TABLES = {
     "epochs": FedAvg(learning_rate=0.3, batch_size=4, epochs=1.5),
     "epochs with adam": FedAvg(learning_rate=0.01, batch_size=4, epochs=1, optimizer="adam"),
     "plain with all": FedAvg(
-        learning_rate=0.5,
-        batch_size=4,
-        epochs=2,
-        weight_decay=0.1,
-        gradient_norm=0.3,
-        schedule=HALF,
-        step_decay=0.7,
+        learning_rate=0.5, batch_size=4, epochs=2, weight_decay=0.1, **SMALLER_STEPS
     ),
     "nesterov with all": FedAvg(
         learning_rate=0.2,
@@ -112,9 +108,7 @@ TABLES = {
         momentum=0.8,
         nesterov=True,
         weight_decay=0.1,
-        gradient_norm=0.3,
-        schedule=HALF,
-        step_decay=0.7,
+        **SMALLER_STEPS,
     ),
     "adam with all": FedAvg(
         learning_rate=0.02,
@@ -122,9 +116,7 @@ TABLES = {
         epochs=2,
         optimizer="adam",
         weight_decay=0.5,
-        gradient_norm=0.3,
-        schedule=HALF,
-        step_decay=0.7,
+        **SMALLER_STEPS,
     ),
     "proximal with a norm": FedProx(
         learning_rate=0.5, batch_size=4, local_steps=5, proximal=0.7, gradient_norm=0.2
@@ -134,9 +126,7 @@ TABLES = {
         batch_size=4,
         epochs=2,
         optimizer=CustomOptimizer(kind="custom", file=str(RMSPROP)),
-        gradient_norm=0.3,
-        schedule=HALF,
-        step_decay=0.7,
+        **SMALLER_STEPS,
     ),
     "few examples": FedAvg(learning_rate=0.3, batch_size=4, epochs=2, max_examples=7),
 }

@@ -6,27 +6,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from small_study import SMALL_STUDY
+from small_study import SMALL_STUDY, refused, studied
 
 import fedray
-from fedray.runtime.placement import Placement
 from fedray.scenarios import learning
 from fedray.scenarios.learning import ORDER, LearningStudies, Neighbours
 from fedray.studies.paired import MeanInterval
 
 
 def results(folder: Path, **given: Any) -> Any:
-    (found,) = learning.REPRODUCTION.results(
-        **{
-            "out": folder,
-            "scenarios": "language",
-            "seeds": 2,
-            "overrides": SMALL_STUDY,
-            "placement": Placement(backend="in-process"),
-            **given,
-        }
-    )
-    return found
+    return studied(learning.REPRODUCTION, folder, **given)
 
 
 @pytest.fixture(scope="module")
@@ -70,9 +59,6 @@ def test_gains_are_those_of_paired_runs(kept) -> None:
 
 @pytest.mark.slow
 def test_a_second_request_trains_nothing_and_finds_the_same(kept, monkeypatch) -> None:
-    def refused(*_: Any, **__: Any) -> Any:
-        raise AssertionError("a finished training was started")
-
     study, folder = kept
     monkeypatch.setattr("fedray.runs.learning._train_one", refused)
     assert [study] == results(folder.parent).document["studies"]

@@ -5,27 +5,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from small_study import SMALL_STUDY
+from small_study import refused, studied
 
 import fedray
-from fedray.runtime.placement import Placement
 from fedray.scenarios import signal_to_noise
 from fedray.scenarios.signal_to_noise import RoundSizes, SampleSize
 from fedray.studies.paired import MeanInterval
 
 
 def results(folder: Path, **given: Any) -> Any:
-    (found,) = signal_to_noise.REPRODUCTION.results(
-        **{
-            "out": folder,
-            "sizes": "4,12",
-            "seeds": 2,
-            "overrides": SMALL_STUDY,
-            "placement": Placement(backend="in-process"),
-            **given,
-        }
-    )
-    return found
+    return studied(signal_to_noise.REPRODUCTION, folder, **{"sizes": "4,12", **given})
 
 
 @pytest.mark.slow
@@ -54,9 +43,6 @@ def test_sizes_share_the_noise_on_the_mean_and_changes_are_those_of_the_runs(
     assert change == pytest.approx(np.subtract(values[12], values[4]).mean())
     assert study["sizes"][0]["change"]["mean"] == 0.0
     assert f"{100 * change:+.1f} points" in result.verdict
-
-    def refused(*_: Any, **__: Any) -> Any:
-        raise AssertionError("a finished training was started")
 
     monkeypatch.setattr("fedray.runs.learning._train_one", refused)
     assert results(tmp_path).document == result.document

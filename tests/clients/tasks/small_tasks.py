@@ -1,7 +1,9 @@
 """The tasks of the literature with small tables, and random data for them."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from pkgutil import resolve_name
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +19,18 @@ from fedray.scenario.tasks import (
     MlpTask,
     QuadraticTask,
 )
+from fedray.scenario.training import CustomOptimizer
 
+OWN = CustomOptimizer(kind="custom", file=str(Path(__file__).parent / "device_optimizer.py"))
+"""An optimizer of devices as a file."""
+DECAYS: dict[str, Any] = {
+    "momentum": 0.8,
+    "nesterov": True,
+    "weight_decay": 0.1,
+    "gradient_norm": 0.5,
+    "step_decay": 0.9,
+}
+"""All keys of local steps by SGD."""
 EXAMPLES = 6
 VECTORS = {"inputs": Field((2, 3), "real"), "targets": Field((), "whole", 3)}
 IMAGES = {"inputs": Field((8, 7, 2), "real"), "targets": Field((), "whole", 3)}
