@@ -165,6 +165,9 @@ def _join(address: str, about: Mapping[str, str] | None) -> None:
     except (OSError, ValueError, RuntimeError) as error:
         rule = f"cannot be joined ({' '.join(str(error).split())})"
         remedy = "start a cluster with `ray start --head`, or leave the address out for a local one"
+        # Of Ray, or of Python, whose pickles another one may not read.
+        if "Version mismatch" in rule:
+            remedy = "install the cluster's versions here"
         raise InputError.of("address", address, rule, remedy) from None
 
 
