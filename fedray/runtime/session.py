@@ -165,6 +165,9 @@ def _join(address: str, about: Mapping[str, str] | None) -> None:
     except (OSError, ValueError, RuntimeError) as error:
         rule = f"cannot be joined ({' '.join(str(error).split())})"
         remedy = "start a cluster with `ray start --head`, or leave the address out for a local one"
+        # Ray compares its own version, and that of Python.
+        if "Version mismatch" in rule:
+            remedy = "install the cluster's versions here"
         raise InputError.of("address", address, rule, remedy) from None
 
 

@@ -297,6 +297,35 @@ def test_an_address_where_nobody_listens_is_refused(monkeypatch: pytest.MonkeyPa
         dict(run_jobs(abs, [1]))
 
 
+def test_a_cluster_of_another_python_is_refused_with_what_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ray itself compares; the remedy is not that of a cluster that is not there."""
+    import ray
+    from ray._private.utils import check_version_info
+
+    of_cluster = {"ray_version": ray.__version__, "python_version": "3.99.0"}
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    monkeypatch.setattr(sessions, "_probe", lambda address: None)
+    monkeypatch.setattr("ray.init", lambda *_, **__: check_version_info(of_cluster, "node h"))
+    rule = r"cannot be joined \(Version mismatch: .*Python: 3\.99\.0 .*; install the cluster's versions"
+    with pytest.raises(InputError, match=rule):
+        dict(run_jobs(abs, [1], Placement(backend="ray", address="h:1")))
+
+
+@pytest.mark.parametrize("package", sessions.COMPUTING)
+def test_a_worker_with_another_version_of_what_computes_is_refused(package: str) -> None:
+    """A package that a side lacks is no reason: only a training needs torch."""
+    digest, *versions = sessions.own_code()
+    place = sessions.COMPUTING.index(package)
+    own = versions[place]
+    versions[place] = "0.1"
+    with pytest.raises(InputError, match=f"has {package} {re.escape(own)}, and this .* 0.1"):
+        sessions.check_code((digest, *versions))
+    versions[place] = ""
+    sessions.check_code((digest, *versions))
+
+
 @pytest.fixture(scope="module")
 def three_rounds(small, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Trace, str]:
     """A scenario's file, its trace in this process, and its model's digest."""
