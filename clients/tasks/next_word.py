@@ -11,6 +11,7 @@ from fedray.base.errors import ScenarioError
 from fedray.scenario.tasks import NextWordTask
 from ..data.language import WORDS
 from ..data.source import Fields
+from .descent import Layers
 from .initial import Draw, Parameter, zeros
 from .layers import embedded
 from .recurrence import recur
@@ -67,6 +68,14 @@ class NextWord(TextModel):
     def measure(self, parameters: Parameters, batch: Batch) -> Measures:
         every = super().measure(parameters, batch)
         return {metric.name: every[metric.name] for metric in self.metrics}
+
+    descends = True
+
+    def layers(self, parameters: Parameters) -> Layers:
+        of_gates = (parameters[name] for name in ("input", "gate_bias", "recurrent"))
+        embedding, projection = parameters["embedding"], parameters["projection"]
+        none = embedding[:, :0]
+        return Layers(embedding, *of_gates, projection, none[..., 0], none, parameters["word_bias"])
 
     def states(self, parameters: Parameters, tokens: Tensor) -> Tensor:
         # Steps precede sentences, so that one step of the recurrence reads contiguous memory.

@@ -109,7 +109,7 @@ class _Recurrence(torch.autograd.Function):
         for t in range(steps):
             if t > 0:
                 product(state[t - 1], recurrent, out=from_state)
-            _step(added, bias, *written, t)
+            step(added, bias, *written, t)
             if projection is not None:
                 state[t].copy_(product(output[t], projection))
         ctx.save_for_backward(
@@ -144,7 +144,7 @@ class _Recurrence(torch.autograd.Function):
             else:
                 torch.add(own[t], from_next, out=state_slope[t])
                 product(state_slope[t], unproject, out=output_slope)
-            _step_back(*read, *written, t)
+            step_back(*read, *written, t)
         flat = slopes.flatten(1, 2)
         return (
             product(flat, weights.transpose(1, 2)).view_as(inputs),
@@ -157,7 +157,7 @@ class _Recurrence(torch.autograd.Function):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _step(added, biases, gates, cells, tanhs, outputs, t):
+def step(added, biases, gates, cells, tanhs, outputs, t):
     """Opens the gates of step t, after it has added the state's share [G, B, gates H] and the
     biases; writes cell t + 1 of cells [G, T + 1, B, H]: input gate * candidate + forget gate * cell
     t; and writes the outputs [G, T, B, H] of step t: output gate * tanh(cell)."""
@@ -194,7 +194,7 @@ def _step(added, biases, gates, cells, tanhs, outputs, t):
 
 
 @njit(cache=True, nogil=True)
-def _step_back(gates, cells, tanhs, output_slope, cell_slope, slopes, t):
+def step_back(gates, cells, tanhs, output_slope, cell_slope, slopes, t):
     """Writes the gradient of the loss with respect to the gates of step t before activation.
 
     The derivative of a sigmoid s is s (1 - s), that of a tanh t is 1 - t^2.

@@ -20,6 +20,7 @@ from fedray.base.compiled import njit
 from fedray.base.errors import ScenarioError
 from fedray.wire.messages import Metric
 from ..data.source import Field, Fields
+from .descent import Descent, Layers
 from .exponentials import exp
 from .initial import DrawnModel, Parameter
 from .layers import product
@@ -74,6 +75,7 @@ class TextModel(DrawnModel, ABC):
     ) -> None:
         super().__init__(parameters, seed)
         self._tokens, self._top = tokens, tuple(top)
+        self._descent = Descent(tokens.padding)
         self._head = None if head is None else _head_of(tokens, head)
         self._most = max(self._top, default=1)
         if self._most > tokens.values:
@@ -104,6 +106,18 @@ class TextModel(DrawnModel, ABC):
 
         The state of a word depends only on the tokens [G, B, T] up to it.
         """
+
+    descends = False
+    """Whether `descend` takes steps of this model, on the CPU."""
+
+    def layers(self, parameters: Parameters) -> Layers:
+        """Returns the parameters [G, *shape] of a model that descends."""
+        raise NotImplementedError
+
+    def descend(self, parameters: Parameters, batch: Batch, rate: float) -> Tensor:
+        """Takes a step of SGD of each device in place, as the gradients of `losses` would up to
+        rounding. Returns the losses [G] before it."""
+        return self._descent.take(self.layers(parameters), batch["tokens"], rate)
 
     @abstractmethod
     def output(self, parameters: Parameters) -> tuple[Tensor, Tensor | None]:

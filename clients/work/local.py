@@ -230,6 +230,9 @@ class _Models:
         # No copy is needed if the first step makes one anyway: a copy of a large model takes as
         # long as a step. Some tasks view the parameters of several devices as one tensor.
         shares = devices == 1 or getattr(task, "shares_weights", False)
+        # A compiled step changes parameters in place, and needs no gradient.
+        self._descends = getattr(task, "descends", False) and _has_plain_steps(table, start)
+        shares = shares and not self._descends
         self._all = start if shares and is_plain(table) else repeated(start, devices)
         self._training = {
             name: part.expand(devices, *part.shape[1:]) for name, part in self._all.items()
@@ -242,6 +245,15 @@ class _Models:
         A may only fall from step to step.
         """
         self._keep_first(len(next(iter(batch.values()))))
+        if self._descends:
+            losses = self._task.descend(self._training, batch, self._steps.rate)
+        else:
+            losses = self._step(batch)
+        if self._table.step_decay < 1.0:
+            self._steps.decay(self._table.step_decay)
+        return losses
+
+    def _step(self, batch: Named) -> Tensor:
         losses, gradients = gradients_of(self._task, self._training, batch)
         if isinstance(self._table, FedProx):
             _add_proximal(gradients, self._training, self._start, self._table.proximal)
@@ -252,8 +264,6 @@ class _Models:
             self._training = {name: part[:] for name, part in self._all.items()}
         else:
             self._steps.take(self._training, gradients)
-        if self._table.step_decay < 1.0:
-            self._steps.decay(self._table.step_decay)
         return losses
 
     def write_updates(self, updates: Named, places: Integers) -> None:
@@ -305,6 +315,12 @@ class OneGradient(_Work[FedSGD]):
                 updates_GD[place].sub_(flat_D, alpha=self._table.learning_rate * share)
                 losses_G[place].add_(losses_1[0].double(), alpha=share)
         return WorkResult(updates=updates_GD, losses=losses_G, examples=used_G)
+
+
+def _has_plain_steps(table: FedAvg, start: Named) -> bool:
+    """Returns whether a step only subtracts gradients times the learning rate, on a CPU."""
+    is_changed = table.weight_decay or table.gradient_norm or getattr(table, "proximal", 0.0)
+    return is_plain(table) and not is_changed and all(part.is_cpu for part in start.values())
 
 
 def _first_examples(source: ExampleSource) -> Named | None:
