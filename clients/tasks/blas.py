@@ -37,12 +37,6 @@ def multiply(sgemm, left, right, out):
 
 
 @njit(inline="always")
-def add_product(sgemm, left, right, out):
-    """Adds left [N, K] times right [K, M] to out [N, M]."""
-    _call(sgemm, left, _NORMAL, right, _NORMAL, left.shape[1], 1.0, 1.0, out)
-
-
-@njit(inline="always")
 def multiply_turned(sgemm, left, right, out, kept=0.0):
     """Writes left [N, K] times the transpose of right [M, K] to out [N, M], plus kept * out."""
     _call(sgemm, left, _NORMAL, right, _TURNED, left.shape[1], 1.0, kept, out)
@@ -57,7 +51,7 @@ def add_outer(sgemm, left, right, factor, out):
 @njit(inline="always")
 def _call(sgemm, left, left_turned, right, right_turned, inner, factor, kept, out):
     # SGEMM reads columns first, and so sees every matrix transposed: out' = right' left'.
-    _sgemm(
+    _sgemm(  # pyright: ignore[reportCallIssue]
         *(sgemm, right_turned, left_turned, out.shape[1], out.shape[0], inner),
         *(np.float32(factor), right.ctypes.data, right.shape[1]),
         *(left.ctypes.data, left.shape[1], np.float32(kept), out.ctypes.data, out.shape[1]),
@@ -66,7 +60,8 @@ def _call(sgemm, left, left_turned, right, right_turned, inner, factor, kept, ou
 
 @intrinsic
 def _sgemm(
-    context, address, turn_a, turn_b, rows, columns, inner, factor, a, step_a, b, step_b, kept, c, step_c
+    context, address, turn_a, turn_b, rows, columns, inner, factor, a, step_a, b, step_b, kept, c,
+    step_c,
 ):  # fmt: skip
     """Calls SGEMM at an address. Its whole numbers are read from 64 bits, of which a library of 32
     bits sees the lower half."""

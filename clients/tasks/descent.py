@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fedray.base.compiled import njit
-from .blas import add_outer, add_product, multiply, multiply_turned, sgemm_address
+from .blas import add_outer, multiply, multiply_turned, sgemm_address
 from .exponentials import exp
 from .recurrence import step, step_back
 
@@ -73,7 +73,7 @@ class Descent:
         losses = torch.empty(devices)
         _descend(
             self._sgemm,
-            *(part.numpy() for part in layers),
+            tuple(part.numpy() for part in layers),
             tokens.contiguous().numpy(),
             (words, self._padding, np.float32(rate)),
             self._scratch.numpy(),
@@ -83,11 +83,10 @@ class Descent:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _descend(
-    sgemm, embedding, inputs, gate_bias, recurrent, projection, projection_bias, output, output_bias,
-    tokens, setting, scratch, losses,
-):  # fmt: skip
+def _descend(sgemm, layers, tokens, setting, scratch, losses):
     """See `Descent.take`; the setting is (V, padding, learning rate)."""
+    embedding, inputs, gate_bias, recurrent = layers[:4]
+    projection, projection_bias, output, output_bias = layers[4:]
     words, padding, rate = setting
     batch, steps = tokens.shape[1], tokens.shape[2] - 1
     units, width = projection.shape[1], projection.shape[2]
@@ -209,7 +208,7 @@ def _descend_bias(slopes, rate, bias, totals):
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _gather(tokens, padding, states, seen):
-    """Writes the states before each word that is predicted to `seen`. Returns how many there are."""
+    """Writes the states before the words that are predicted to `seen`. Returns their number."""
     count = 0
     batch = tokens.shape[0]
     for place in range(states.shape[0]):

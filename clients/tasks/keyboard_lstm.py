@@ -86,16 +86,17 @@ class KeyboardLstm(TextModel):
         return len(self._suffixes) == 1 and self._is_projected and not self._is_unit
 
     def layers(self, parameters: Parameters) -> Layers:
-        of_gates = (parameters[name] for name in ("input", "gate_bias", "recurrent"))
-        embedding, projection = parameters["embedding"], parameters["projection"]
+        embedding = parameters["embedding"]
         none = embedding[:, :0]
         return Layers(
-            embedding,
-            *of_gates,
-            projection,
-            parameters.get("projection_bias", none[..., 0]),
-            parameters.get("output", none),
-            parameters.get("output_bias", none[..., 0]),
+            embedding=embedding,
+            inputs=parameters["input"],
+            gate_bias=parameters["gate_bias"],
+            recurrent=parameters["recurrent"],
+            projection=parameters["projection"],
+            projection_bias=parameters.get("projection_bias", none[..., 0]),
+            output=parameters.get("output", none),
+            output_bias=parameters.get("output_bias", none[..., 0]),
         )
 
     def states(self, parameters: Parameters, tokens: Tensor) -> Tensor:

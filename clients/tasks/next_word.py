@@ -72,10 +72,17 @@ class NextWord(TextModel):
     descends = True
 
     def layers(self, parameters: Parameters) -> Layers:
-        of_gates = (parameters[name] for name in ("input", "gate_bias", "recurrent"))
-        embedding, projection = parameters["embedding"], parameters["projection"]
-        none = embedding[:, :0]
-        return Layers(embedding, *of_gates, projection, none[..., 0], none, parameters["word_bias"])
+        embedding = parameters["embedding"]
+        return Layers(
+            embedding=embedding,
+            inputs=parameters["input"],
+            gate_bias=parameters["gate_bias"],
+            recurrent=parameters["recurrent"],
+            projection=parameters["projection"],
+            projection_bias=embedding[:, :0, 0],
+            output=embedding[:, :0],
+            output_bias=parameters["word_bias"],
+        )
 
     def states(self, parameters: Parameters, tokens: Tensor) -> Tensor:
         # Steps precede sentences, so that one step of the recurrence reads contiguous memory.

@@ -33,6 +33,7 @@ _LOOKED_AT = 16, 4096
 """Numbers of devices among which one with examples shows how the task trains: few first."""
 _Table = TypeVar("_Table", FedAvg, FedSGD)
 _MakeSteps = Callable[[Named], Steps]
+_Descend = Callable[[Named, Named, float], Tensor]
 _SeedDevices = Callable[[Sequence[int]], None]
 
 
@@ -132,6 +133,8 @@ class LocalTraining(_Work[FedAvg]):
     ) -> None:
         super().__init__(table, task, source, seed, rounds)
         self._file = custom_file(table)
+        # New pages would cost as much as a copy of the parameters.
+        self._kept: Named = {}
 
     def _compute(self, order: WorkOrder) -> WorkResult:
         usable_G = self._usable(order)
@@ -146,6 +149,7 @@ class LocalTraining(_Work[FedAvg]):
             self._start(order),
             steps_G.size,
             self._steps_for(ordered),
+            self._kept,
         )
         losses_G = order.start.new_zeros(steps_G.size)
         places = torch.from_numpy(by_steps).to(losses_G.device)
@@ -219,10 +223,17 @@ class _Models:
         start: parameters of the round, [1, *shape] by name.
         devices: number of devices, G.
         make_steps: function that makes the optimizer of parameters [G, *shape] by name.
+        kept: memory of the parameters of an earlier group.
     """
 
     def __init__(
-        self, table: FedAvg, task: Task, start: Named, devices: int, make_steps: _MakeSteps
+        self,
+        table: FedAvg,
+        task: Task,
+        start: Named,
+        devices: int,
+        make_steps: _MakeSteps,
+        kept: Named,
     ) -> None:
         self._table = table
         self._task = task
@@ -231,9 +242,11 @@ class _Models:
         # long as a step. Some tasks view the parameters of several devices as one tensor.
         shares = devices == 1 or getattr(task, "shares_weights", False)
         # A compiled step changes parameters in place, and needs no gradient.
-        self._descends = getattr(task, "descends", False) and _has_plain_steps(table, start)
-        shares = shares and not self._descends
-        self._all = start if shares and is_plain(table) else repeated(start, devices)
+        self._descend: _Descend | None = None
+        if getattr(task, "descends", False) and _has_plain_steps(table, start):
+            self._descend = getattr(task, "descend", None)
+        copies = self._descend is not None or not shares or not is_plain(table)
+        self._all = repeated(start, devices, kept) if copies else start
         self._training = {
             name: part.expand(devices, *part.shape[1:]) for name, part in self._all.items()
         }
@@ -245,8 +258,8 @@ class _Models:
         A may only fall from step to step.
         """
         self._keep_first(len(next(iter(batch.values()))))
-        if self._descends:
-            losses = self._task.descend(self._training, batch, self._steps.rate)
+        if self._descend is not None and isinstance(self._steps, PlainSteps):
+            losses = self._descend(self._training, batch, self._steps.rate)
         else:
             losses = self._step(batch)
         if self._table.step_decay < 1.0:

@@ -1,5 +1,7 @@
 """Compiled steps of SGD against the gradients of their slow twin, `losses`."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -20,9 +22,9 @@ SMALL = KeyboardLstmTask(hidden=6, embedding=4)
 LANGUAGE = {"tokens": Field((9,), "whole", 401)}
 MODELS = {
     "cifg": (SMALL, TEXT),
-    "cifg, tied": (SMALL.model_copy(update=dict(tied=True)), TEXT),
-    "lstm": (SMALL.model_copy(update=dict(cell="lstm")), TEXT),
-    "lstm, tied": (SMALL.model_copy(update=dict(cell="lstm", tied=True)), TEXT),
+    "cifg, tied": (SMALL.model_copy(update={"tied": True}), TEXT),
+    "lstm": (SMALL.model_copy(update={"cell": "lstm"}), TEXT),
+    "lstm, tied": (SMALL.model_copy(update={"cell": "lstm", "tied": True}), TEXT),
     "next word": (NextWordTask(), LANGUAGE),
     "a single word": (SMALL, {"tokens": Field((2,), "whole", 90)}),
 }
@@ -41,7 +43,7 @@ def _parameters(task, devices: int) -> dict[str, torch.Tensor]:
 
 @EACH
 def test_a_step_is_that_of_the_gradients(table, fields) -> None:
-    task = made(table, fields)
+    task: Any = made(table, fields)
     assert task.descends
     batch = batch_of(fields, devices=3)
     parameters = _parameters(task, 3)
@@ -55,7 +57,7 @@ def test_a_step_is_that_of_the_gradients(table, fields) -> None:
 
 @EACH
 def test_the_bits_of_a_device_do_not_depend_on_its_group(table, fields) -> None:
-    task = made(table, fields)
+    task: Any = made(table, fields)
     batch = batch_of(fields, devices=3)
     together, alone = _parameters(task, 3), _parameters(task, 3)
     losses = task.descend(together, batch, RATE)
@@ -68,7 +70,7 @@ def test_the_bits_of_a_device_do_not_depend_on_its_group(table, fields) -> None:
 
 
 def test_a_batch_without_a_word_changes_nothing() -> None:
-    task = made(SMALL, TEXT)
+    task: Any = made(SMALL, TEXT)
     parameters, before = _parameters(task, 2), _parameters(task, 2)
     losses = task.descend(parameters, {"tokens": torch.zeros(2, 4, 7, dtype=torch.int64)}, RATE)
     assert losses.tolist() == [0.0, 0.0]
@@ -76,7 +78,7 @@ def test_a_batch_without_a_word_changes_nothing() -> None:
 
 
 def test_large_logits_neither_overflow_nor_lose_a_rare_word() -> None:
-    task = made(SMALL.model_copy(update=dict(cell="lstm")), TEXT)
+    task: Any = made(SMALL.model_copy(update={"cell": "lstm"}), TEXT)
     parameters = _parameters(task, 1)
     parameters["output_bias"][0, 3:] = torch.linspace(-400.0, 400.0, 8)
     batch = batch_of(TEXT, devices=1)
