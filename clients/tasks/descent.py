@@ -1,7 +1,7 @@
 """Steps of SGD of text models of one recurrent layer, compiled whole: the fast twin of
 `TextModel.losses` and its gradients.
 
-Devices take their steps one after the other, so that a core's cache holds what a step computes, and
+Devices take their steps one after the other, so that a core's cache holds a step's numbers, and
 products add the gradients of weights to the weights: no gradient exists. A device's bits depend on
 no other device.
 
@@ -220,7 +220,7 @@ def _gather(tokens, padding, states, seen):
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _scatter(tokens, padding, seen, states):
-    """Writes the rows of `seen` to those of `states` that `_gather` has read, and zeros between."""
+    """Writes the rows of `seen` to the places in `states` that `_gather` read; zeros between."""
     count = 0
     batch = tokens.shape[0]
     for place in range(states.shape[0]):

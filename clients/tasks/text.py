@@ -23,7 +23,6 @@ from ..data.source import Field, Fields
 from .descent import Descent, Layers
 from .exponentials import exp
 from .initial import DrawnModel, Parameter
-from .layers import product
 from .task import Batch, Measures, Parameters, misfit
 
 SCORES_AT_ONCE = 1 << 23
@@ -61,9 +60,6 @@ class TextModel(DrawnModel, ABC):
     Raises:
         ScenarioError: the vocabulary is too small for `top` or `head`.
     """
-
-    shares_weights = True
-    """Whether `losses` takes weights that devices share, as views with stride 0."""
 
     def __init__(
         self,
@@ -282,7 +278,7 @@ class _OutputLoss(torch.autograd.Function):
             ones = torch.ones_like(states[:, None, :, 0])
             biases_slope = torch.bmm(ones, slopes)[:, 0]
         weights_slope = torch.bmm(slopes.transpose(1, 2), states)
-        states_slope = product(slopes, weights)
+        states_slope = torch.bmm(slopes, weights)
         return states_slope, weights_slope, biases_slope, None
 
 
@@ -298,6 +294,6 @@ def _exponentiate(scores, greatest):
 
 def _scores(states: Tensor, weights: Tensor, biases: Tensor | None) -> Tensor:
     """Returns the logits [G, N, V]."""
-    scores = product(states, weights.transpose(1, 2))
+    scores = torch.bmm(states, weights.transpose(1, 2))
     # In place: `baddbmm` would first copy the biases to every row, which takes longer.
     return scores if biases is None else scores.add_(biases[:, None, :])

@@ -238,18 +238,15 @@ class _Models:
         self._table = table
         self._task = task
         self._start = start
-        # No copy is needed if the first step makes one anyway: a copy of a large model takes as
-        # long as a step. Some tasks view the parameters of several devices as one tensor.
-        shares = devices == 1 or getattr(task, "shares_weights", False)
         # A compiled step changes parameters in place, and needs no gradient.
         self._descend: _Descend | None = None
         if getattr(task, "descends", False) and _has_plain_steps(table, start):
             self._descend = getattr(task, "descend", None)
-        copies = self._descend is not None or not shares or not is_plain(table)
-        self._all = repeated(start, devices, kept) if copies else start
-        self._training = {
-            name: part.expand(devices, *part.shape[1:]) for name, part in self._all.items()
-        }
+        # No copy is needed if the first step makes one anyway: a copy of a large model takes as
+        # long as a step.
+        is_copied = devices > 1 or self._descend is not None or not is_plain(table)
+        self._all = repeated(start, devices, kept) if is_copied else start
+        self._training = {name: part[:] for name, part in self._all.items()}
         self._steps = make_steps(self._training)
 
     def step(self, batch: Named) -> Tensor:
