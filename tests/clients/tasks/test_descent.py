@@ -12,7 +12,7 @@ from fedray.clients.tasks import text
 from fedray.clients.tasks.gradients import gradients_of
 from fedray.clients.trainer import LocalTrainer
 from fedray.encoding.tables import FIXED_POINT_BITS
-from fedray.scenario.tasks import KeyboardLstmTask, NextWordTask
+from fedray.scenario.tasks import ImageCnnTask, KeyboardLstmTask, NextWordTask
 from fedray.wire.messages import TrainOrder
 
 pytestmark = pytest.mark.compiles
@@ -39,6 +39,23 @@ def _parameters(task, devices: int) -> dict[str, torch.Tensor]:
         name: part.detach() + 0.5 * torch.randn(part.shape, generator=draws)
         for name, part in own.items()
     }
+
+
+IMAGES = {
+    "inputs": Field((8, 9, 3), "real"),
+    "targets": Field((), "whole", 5),
+}
+
+
+def test_a_step_of_the_cnn_is_that_of_the_gradients() -> None:
+    task: Any = made(ImageCnnTask(), IMAGES)
+    batch = batch_of(IMAGES, devices=3)
+    parameters = _parameters(task, 3)
+    losses, gradients = gradients_of(task, parameters, batch)
+    expected = {name: part - RATE * gradients[name] for name, part in parameters.items()}
+    assert all(part.any() for part in gradients.values())
+    torch.testing.assert_close(task.descend(parameters, batch, RATE), losses)
+    torch.testing.assert_close(parameters, expected, rtol=1e-4, atol=1e-5)
 
 
 @EACH
