@@ -203,7 +203,7 @@ def products(devices: int, small: bool) -> None:
     products alone: medians of pairs in one run."""
     del devices
     sys.path.insert(0, str(Path(__file__).parent / "peers"))
-    from limit import seconds_per_device
+    from limit import seconds_per_device  # pyright: ignore[reportMissingImports]
 
     from fedray.clients.trainer import LocalTrainer
     from fedray.wire.messages import TrainOrder
