@@ -44,13 +44,13 @@ class Classifier(DrawnModel, ABC):
 
     def losses(self, parameters: Parameters, batch: Batch) -> Tensor:
         scores = self.scores(parameters, batch["inputs"])
-        nats = _nats(scores, batch["targets"])
+        nats = nats_of(scores, batch["targets"])
         return nats.mean(dim=1)
 
     def measure(self, parameters: Parameters, batch: Batch) -> Measures:
         targets = batch["targets"]
         scores = self.scores(parameters, batch["inputs"])
-        nats = _nats(scores, targets)
+        nats = nats_of(scores, targets)
         is_found = scores.argmax(dim=2) == targets
         weights = torch.ones_like(nats)
         return {
@@ -59,7 +59,7 @@ class Classifier(DrawnModel, ABC):
         }
 
 
-def _nats(scores: Tensor, targets: Tensor) -> Tensor:
+def nats_of(scores: Tensor, targets: Tensor) -> Tensor:
     """Returns the cross-entropies [G, B] of scores [G, B, classes]."""
     # Every example has its own loss, so devices and examples may form one axis.
     flat_scores = scores.flatten(0, 1)

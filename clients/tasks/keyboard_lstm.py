@@ -19,6 +19,7 @@ from torch.nn import functional
 
 from fedray.scenario.tasks import KeyboardLstmTask
 from ..data.source import Fields
+from .descent import Layers
 from .initial import Parameter, glorot, orthogonal, uniform, zeros
 from .layers import dense, embedded
 from .recurrence import recur
@@ -79,6 +80,24 @@ class KeyboardLstm(TextModel):
         """Returns the embeddings [G, V, E]."""
         embedding = parameters["embedding"]
         return functional.normalize(embedding, dim=2) if self._is_unit else embedding
+
+    @property
+    def descends(self) -> bool:
+        return len(self._suffixes) == 1 and self._is_projected and not self._is_unit
+
+    def layers(self, parameters: Parameters) -> Layers:
+        embedding = parameters["embedding"]
+        none = embedding[:, :0]
+        return Layers(
+            embedding=embedding,
+            inputs=parameters["input"],
+            gate_bias=parameters["gate_bias"],
+            recurrent=parameters["recurrent"],
+            projection=parameters["projection"],
+            projection_bias=parameters.get("projection_bias", none[..., 0]),
+            output=parameters.get("output", none),
+            output_bias=parameters.get("output_bias", none[..., 0]),
+        )
 
     def states(self, parameters: Parameters, tokens: Tensor) -> Tensor:
         devices, batch, steps = tokens.shape

@@ -5,17 +5,6 @@ from torch import Tensor
 from torch.nn import functional
 
 
-def product(rows: Tensor, weights: Tensor, out: Tensor | None = None) -> Tensor:
-    """Returns rows [G, N, in] times weights [G, in, out], without gradients. Weights that devices
-    share, as views with stride 0, make it one product of all their rows."""
-    if len(weights) == 1 or weights.stride(0):
-        return torch.bmm(rows, weights, out=out)
-    if out is None:
-        out = rows.new_empty(*rows.shape[:2], weights.shape[2])
-    torch.mm(rows.flatten(0, 1), weights[0], out=out.flatten(0, 1))
-    return out
-
-
 def dense(rows: Tensor, weights: Tensor, biases: Tensor) -> Tensor:
     """Returns rows [G, N, in] times weights [G, in, out], plus biases [G, out]."""
     return torch.baddbmm(biases[:, None, :], rows, weights)

@@ -31,15 +31,18 @@ def named(parameters_GD: Tensor, shapes: Shapes) -> Named:
     }
 
 
-def repeated(parameters: Mapping[str, Tensor], devices: int) -> Named:
+def repeated(parameters: Mapping[str, Tensor], devices: int, kept: Named | None = None) -> Named:
     """Copies the parameters [1, *shape] of one model for each device, to [devices, *shape].
 
-    The copies share no memory, so each can be trained in place.
+    The copies share no memory, so each can be trained in place. `kept` is memory of earlier copies,
+    which are overwritten, and gets that of the new ones.
     """
+    kept = {} if kept is None else kept
     copies: Named = {}
     for name, part in parameters.items():
-        ones = (1,) * (part.dim() - 1)
-        copies[name] = part.repeat(devices, *ones)
+        if name not in kept or len(kept[name]) < devices or kept[name].device != part.device:
+            kept[name] = part.new_empty(devices, *part.shape[1:])
+        copies[name] = kept[name][:devices].copy_(part)
     return copies
 
 

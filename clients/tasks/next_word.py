@@ -11,6 +11,7 @@ from fedray.base.errors import ScenarioError
 from fedray.scenario.tasks import NextWordTask
 from ..data.language import WORDS
 from ..data.source import Fields
+from .descent import Layers
 from .initial import Draw, Parameter, zeros
 from .layers import embedded
 from .recurrence import recur
@@ -67,6 +68,21 @@ class NextWord(TextModel):
     def measure(self, parameters: Parameters, batch: Batch) -> Measures:
         every = super().measure(parameters, batch)
         return {metric.name: every[metric.name] for metric in self.metrics}
+
+    descends = True
+
+    def layers(self, parameters: Parameters) -> Layers:
+        embedding = parameters["embedding"]
+        return Layers(
+            embedding=embedding,
+            inputs=parameters["input"],
+            gate_bias=parameters["gate_bias"],
+            recurrent=parameters["recurrent"],
+            projection=parameters["projection"],
+            projection_bias=embedding[:, :0, 0],
+            output=embedding[:, :0],
+            output_bias=parameters["word_bias"],
+        )
 
     def states(self, parameters: Parameters, tokens: Tensor) -> Tensor:
         # Steps precede sentences, so that one step of the recurrence reads contiguous memory.

@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 
 from fedray.base.compiled import njit
 from .exponentials import sigmoid, tanh
-from .layers import dense, product
+from .layers import dense
 
 LARGE = 1 << 17
 """Number of recurrent weights from which the devices of a group run one after the other.
@@ -45,7 +45,7 @@ def recur(
     if not inputs.is_cpu:
         return recur_step_by_step(*parts, projection)
     devices = len(recurrent)
-    if devices == 1 or recurrent[0].numel() < LARGE or not recurrent.stride(0):
+    if devices == 1 or recurrent[0].numel() < LARGE:
         return _Recurrence.apply(*parts, projection)
     projections = [None] * devices if projection is None else projection.split(1)
     own = zip(*(part.split(1) for part in parts), projections, strict=True)
@@ -92,7 +92,7 @@ class _Recurrence(torch.autograd.Function):
     ) -> Tensor:
         devices, steps, batch, _ = inputs.shape
         units = recurrent.shape[1] if projection is None else projection.shape[1]
-        gates = product(inputs.flatten(1, 2), weights).view(devices, steps, batch, -1)
+        gates = torch.bmm(inputs.flatten(1, 2), weights).view(devices, steps, batch, -1)
         # There is one more cell than steps: step t reads cell t and writes t + 1.
         cells = gates.new_empty(devices, steps + 1, batch, units)
         cells[:, 0] = 0.0
@@ -108,10 +108,10 @@ class _Recurrence(torch.autograd.Function):
         state, output = states.unbind(1), outputs.unbind(1)
         for t in range(steps):
             if t > 0:
-                product(state[t - 1], recurrent, out=from_state)
-            _step(added, bias, *written, t)
+                torch.bmm(state[t - 1], recurrent, out=from_state)
+            step(added, bias, *written, t)
             if projection is not None:
-                state[t].copy_(product(output[t], projection))
+                state[t].copy_(torch.bmm(output[t], projection))
         ctx.save_for_backward(
             inputs, weights, recurrent, projection, gates, cells, tanhs, outputs, states
         )
@@ -138,16 +138,16 @@ class _Recurrence(torch.autograd.Function):
         for t in reversed(range(steps)):
             # The state of this step also entered the gates of the next one.
             if t + 1 < steps:
-                product(slope[t + 1], back, out=from_next)
+                torch.bmm(slope[t + 1], back, out=from_next)
             if unproject is None:
                 torch.add(own[t], from_next, out=output_slope)
             else:
                 torch.add(own[t], from_next, out=state_slope[t])
-                product(state_slope[t], unproject, out=output_slope)
-            _step_back(*read, *written, t)
+                torch.bmm(state_slope[t], unproject, out=output_slope)
+            step_back(*read, *written, t)
         flat = slopes.flatten(1, 2)
         return (
-            product(flat, weights.transpose(1, 2)).view_as(inputs),
+            torch.bmm(flat, weights.transpose(1, 2)).view_as(inputs),
             _product_over_steps(inputs, slopes),
             flat.sum(dim=1),
             # The state of step t meets the recurrent weights at step t + 1.
@@ -157,7 +157,7 @@ class _Recurrence(torch.autograd.Function):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _step(added, biases, gates, cells, tanhs, outputs, t):
+def step(added, biases, gates, cells, tanhs, outputs, t):
     """Opens the gates of step t, after it has added the state's share [G, B, gates H] and the
     biases; writes cell t + 1 of cells [G, T + 1, B, H]: input gate * candidate + forget gate * cell
     t; and writes the outputs [G, T, B, H] of step t: output gate * tanh(cell)."""
@@ -194,7 +194,7 @@ def _step(added, biases, gates, cells, tanhs, outputs, t):
 
 
 @njit(cache=True, nogil=True)
-def _step_back(gates, cells, tanhs, output_slope, cell_slope, slopes, t):
+def step_back(gates, cells, tanhs, output_slope, cell_slope, slopes, t):
     """Writes the gradient of the loss with respect to the gates of step t before activation.
 
     The derivative of a sigmoid s is s (1 - s), that of a tanh t is 1 - t^2.

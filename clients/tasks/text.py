@@ -20,9 +20,9 @@ from fedray.base.compiled import njit
 from fedray.base.errors import ScenarioError
 from fedray.wire.messages import Metric
 from ..data.source import Field, Fields
+from .descent import Descent, Layers
 from .exponentials import exp
 from .initial import DrawnModel, Parameter
-from .layers import product
 from .task import Batch, Measures, Parameters, misfit
 
 SCORES_AT_ONCE = 1 << 23
@@ -61,9 +61,6 @@ class TextModel(DrawnModel, ABC):
         ScenarioError: the vocabulary is too small for `top` or `head`.
     """
 
-    shares_weights = True
-    """Whether `losses` takes weights that devices share, as views with stride 0."""
-
     def __init__(
         self,
         tokens: Field,
@@ -74,6 +71,7 @@ class TextModel(DrawnModel, ABC):
     ) -> None:
         super().__init__(parameters, seed)
         self._tokens, self._top = tokens, tuple(top)
+        self._descent = Descent(tokens.padding)
         self._head = None if head is None else _head_of(tokens, head)
         self._most = max(self._top, default=1)
         if self._most > tokens.values:
@@ -104,6 +102,18 @@ class TextModel(DrawnModel, ABC):
 
         The state of a word depends only on the tokens [G, B, T] up to it.
         """
+
+    descends = False
+    """Whether `descend` takes steps of this model, on the CPU."""
+
+    def layers(self, parameters: Parameters) -> Layers:
+        """Returns the parameters [G, *shape] of a model that descends."""
+        raise NotImplementedError
+
+    def descend(self, parameters: Parameters, batch: Batch, rate: float) -> Tensor:
+        """Takes a step of SGD of each device in place, as the gradients of `losses` would up to
+        rounding. Returns the losses [G] before it."""
+        return self._descent.take(self.layers(parameters), batch["tokens"], rate)
 
     @abstractmethod
     def output(self, parameters: Parameters) -> tuple[Tensor, Tensor | None]:
@@ -268,7 +278,7 @@ class _OutputLoss(torch.autograd.Function):
             ones = torch.ones_like(states[:, None, :, 0])
             biases_slope = torch.bmm(ones, slopes)[:, 0]
         weights_slope = torch.bmm(slopes.transpose(1, 2), states)
-        states_slope = product(slopes, weights)
+        states_slope = torch.bmm(slopes, weights)
         return states_slope, weights_slope, biases_slope, None
 
 
@@ -284,6 +294,6 @@ def _exponentiate(scores, greatest):
 
 def _scores(states: Tensor, weights: Tensor, biases: Tensor | None) -> Tensor:
     """Returns the logits [G, N, V]."""
-    scores = product(states, weights.transpose(1, 2))
+    scores = torch.bmm(states, weights.transpose(1, 2))
     # In place: `baddbmm` would first copy the biases to every row, which takes longer.
     return scores if biases is None else scores.add_(biases[:, None, :])

@@ -33,6 +33,7 @@ _LOOKED_AT = 16, 4096
 """Numbers of devices among which one with examples shows how the task trains: few first."""
 _Table = TypeVar("_Table", FedAvg, FedSGD)
 _MakeSteps = Callable[[Named], Steps]
+_Descend = Callable[[Named, Named, float], Tensor]
 _SeedDevices = Callable[[Sequence[int]], None]
 
 
@@ -132,6 +133,8 @@ class LocalTraining(_Work[FedAvg]):
     ) -> None:
         super().__init__(table, task, source, seed, rounds)
         self._file = custom_file(table)
+        # New pages would cost as much as a copy of the parameters.
+        self._kept: Named = {}
 
     def _compute(self, order: WorkOrder) -> WorkResult:
         usable_G = self._usable(order)
@@ -146,6 +149,7 @@ class LocalTraining(_Work[FedAvg]):
             self._start(order),
             steps_G.size,
             self._steps_for(ordered),
+            self._kept,
         )
         losses_G = order.start.new_zeros(steps_G.size)
         places = torch.from_numpy(by_steps).to(losses_G.device)
@@ -219,21 +223,30 @@ class _Models:
         start: parameters of the round, [1, *shape] by name.
         devices: number of devices, G.
         make_steps: function that makes the optimizer of parameters [G, *shape] by name.
+        kept: memory of the parameters of an earlier group.
     """
 
     def __init__(
-        self, table: FedAvg, task: Task, start: Named, devices: int, make_steps: _MakeSteps
+        self,
+        table: FedAvg,
+        task: Task,
+        start: Named,
+        devices: int,
+        make_steps: _MakeSteps,
+        kept: Named,
     ) -> None:
         self._table = table
         self._task = task
         self._start = start
+        # A compiled step changes parameters in place, and needs no gradient.
+        self._descend: _Descend | None = None
+        if getattr(task, "descends", False) and _has_plain_steps(table, start):
+            self._descend = getattr(task, "descend", None)
         # No copy is needed if the first step makes one anyway: a copy of a large model takes as
-        # long as a step. Some tasks view the parameters of several devices as one tensor.
-        shares = devices == 1 or getattr(task, "shares_weights", False)
-        self._all = start if shares and is_plain(table) else repeated(start, devices)
-        self._training = {
-            name: part.expand(devices, *part.shape[1:]) for name, part in self._all.items()
-        }
+        # long as a step.
+        is_copied = devices > 1 or self._descend is not None or not is_plain(table)
+        self._all = repeated(start, devices, kept) if is_copied else start
+        self._training = {name: part[:] for name, part in self._all.items()}
         self._steps = make_steps(self._training)
 
     def step(self, batch: Named) -> Tensor:
@@ -242,6 +255,15 @@ class _Models:
         A may only fall from step to step.
         """
         self._keep_first(len(next(iter(batch.values()))))
+        if self._descend is not None and isinstance(self._steps, PlainSteps):
+            losses = self._descend(self._training, batch, self._steps.rate)
+        else:
+            losses = self._step(batch)
+        if self._table.step_decay < 1.0:
+            self._steps.decay(self._table.step_decay)
+        return losses
+
+    def _step(self, batch: Named) -> Tensor:
         losses, gradients = gradients_of(self._task, self._training, batch)
         if isinstance(self._table, FedProx):
             _add_proximal(gradients, self._training, self._start, self._table.proximal)
@@ -252,8 +274,6 @@ class _Models:
             self._training = {name: part[:] for name, part in self._all.items()}
         else:
             self._steps.take(self._training, gradients)
-        if self._table.step_decay < 1.0:
-            self._steps.decay(self._table.step_decay)
         return losses
 
     def write_updates(self, updates: Named, places: Integers) -> None:
@@ -305,6 +325,12 @@ class OneGradient(_Work[FedSGD]):
                 updates_GD[place].sub_(flat_D, alpha=self._table.learning_rate * share)
                 losses_G[place].add_(losses_1[0].double(), alpha=share)
         return WorkResult(updates=updates_GD, losses=losses_G, examples=used_G)
+
+
+def _has_plain_steps(table: FedAvg, start: Named) -> bool:
+    """Returns whether a step only subtracts gradients times the learning rate, on a CPU."""
+    is_changed = table.weight_decay or table.gradient_norm or getattr(table, "proximal", 0.0)
+    return is_plain(table) and not is_changed and all(part.is_cpu for part in start.values())
 
 
 def _first_examples(source: ExampleSource) -> Named | None:

@@ -44,19 +44,19 @@ class PlainSteps:
     def __init__(self, table: FedAvg, parameters: Named, learning_rate: float) -> None:
         del parameters
         self._decay = table.weight_decay
-        self._rate = learning_rate
+        self.rate = learning_rate
 
     def take(self, parameters: Named, gradients: Named) -> None:
         parts = list(parameters.values())
         torch._foreach_add_(  # pyright: ignore[reportPrivateImportUsage]
-            parts, self._with_decay(parts, gradients), alpha=-self._rate
+            parts, self._with_decay(parts, gradients), alpha=-self.rate
         )
 
     def taken_from(self, start: Named, gradients: Named) -> Named:
         """Returns the parameters after a first step from [1, *shape], which stay as they are."""
         parts = list(start.values())
         moved = torch._foreach_add(  # pyright: ignore[reportPrivateImportUsage]
-            parts, self._with_decay(parts, gradients), alpha=-self._rate
+            parts, self._with_decay(parts, gradients), alpha=-self.rate
         )
         return dict(zip(start, moved, strict=True))
 
@@ -64,7 +64,7 @@ class PlainSteps:
         del devices  # nothing is kept of a device
 
     def decay(self, factor: float) -> None:
-        self._rate *= factor
+        self.rate *= factor
 
     def _with_decay(self, parts: list[Tensor], gradients: Named) -> list[Tensor]:
         slopes = list(gradients.values())

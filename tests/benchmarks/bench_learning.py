@@ -1,11 +1,11 @@
 """What training costs beside the devices' own work: time, bytes through the driver, and memory.
 
-    python tests/benchmarks/bench_learning.py [overhead] [driver] [memory] [--devices 100] [--small]
+    python tests/benchmarks/bench_learning.py [overhead] [driver] [products] [memory] [--devices 100] [--small]
 
 `overhead`: the share of clipping, sums, noise and the server step in a round of the 2.4 M parameter
 keyboard LSTM. These are CPU seconds of this process, so that other work on the machine changes
 little. `driver`: what the driver sends and receives in a round on Ray, for two models and two
-cohorts. `memory`: the peak of an aggregator, in units of D float32, beside what its state takes.
+cohorts. `products`: the quickstart's devices beside their matrix products. `memory`: the peak of an aggregator, in units of D float32, beside what its state takes.
 """
 
 import argparse
@@ -13,11 +13,13 @@ import contextlib
 import io
 import os
 import pickle
+import statistics
 import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -196,6 +198,41 @@ def driver(devices: int, small: bool) -> None:
                 )
 
 
+def products(devices: int, small: bool) -> None:
+    """CPU seconds of the devices of the quickstart, by one trainer on one thread, and of their matrix
+    products alone: medians of pairs in one run."""
+    del devices
+    sys.path.insert(0, str(Path(__file__).parent / "peers"))
+    from limit import seconds_per_device  # pyright: ignore[reportMissingImports]
+
+    from fedray.clients.trainer import LocalTrainer
+    from fedray.wire.messages import TrainOrder
+
+    value = Scenario.from_toml(Path(__file__).parents[2] / "scenarios" / "quickstart.toml")
+    trained = value.training.cohort_sample
+    device_ids = np.arange(trained, dtype=np.uint64)
+    groups = np.split(device_ids, range(32, trained, 32))
+    trainer = LocalTrainer(value)
+    parameters = trainer.initial_parameters()
+    rounds, pairs = (1, 1) if small else (20, 9)
+    trainer.train(TrainOrder(0, groups), parameters)  # compiles, and reads the data
+    mine: list[float] = []
+    alone: list[float] = []
+    for _ in range(pairs):
+        started = time.process_time()
+        for round_index in range(rounds):
+            trainer.train(TrainOrder(round_index, groups), parameters)
+        mine.append((time.process_time() - started) / (rounds * trained))
+        alone.append(seconds_per_device("quickstart", 0.01 if small else 0.5))
+    whole = value.rounds.count * trained
+    ratio = statistics.median(a / b for a, b in zip(mine, alone, strict=True))
+    print(
+        f"products: a quickstart of {whole:,} trained devices, {whole * statistics.median(mine):.1f} CPU s; "
+        f"their products alone, {whole * statistics.median(alone):.1f} CPU s; ratio {ratio:.2f}",
+        flush=True,
+    )
+
+
 def memory(devices: int, small: bool) -> None:
     """The peak memory of each mechanism, in a process of its own, since the peak is never lowered."""
     dimension = 200_000 if small else 10_000_000
@@ -240,15 +277,14 @@ def _peak_bytes() -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", nargs="*", default=["overhead", "driver", "memory"])
+    parser.add_argument("what", nargs="*", default=["overhead", "driver", "products", "memory"])
     parser.add_argument("--devices", type=int, default=100)
     parser.add_argument("--small", action="store_true", help="small models: that it runs")
     chosen = parser.parse_args()
     print(f"load {os.getloadavg()[0]:.1f}")
     for what in chosen.what:
-        {"overhead": overhead, "driver": driver, "memory": memory}[what](
-            chosen.devices, chosen.small
-        )
+        parts = {"overhead": overhead, "driver": driver, "products": products, "memory": memory}
+        parts[what](chosen.devices, chosen.small)
 
 
 if __name__ == "__main__":

@@ -91,7 +91,7 @@ def test_what_is_run_by_hand_in_one_process_still_runs() -> None:
         ("bench_audit.py", ["import", "--rows", "100000"], "pyarrow reads the same columns"),
         (
             "bench_learning.py",
-            ["overhead", "driver", "memory", "--small", "--devices", "5"],
+            ["overhead", "driver", "products", "memory", "--small", "--devices", "5"],
             "memory: blt",
         ),
     ],

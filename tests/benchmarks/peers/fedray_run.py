@@ -113,6 +113,9 @@ def scenario_of(name: str, rounds: int, devices: int, folder: Path) -> Scenario:
 
 
 def main(name: str, rounds: int, trainers: int, devices: int) -> None:
+    sys.path.insert(0, str(HERE))
+    from settings import DEVICES, examples_of
+
     placement = Placement(
         shards=1,
         backend="in-process" if trainers == 1 else "ray",
@@ -134,6 +137,9 @@ def main(name: str, rounds: int, trainers: int, devices: int) -> None:
             np.sort(draws.choice(min(devices, 10**6), scenario.training.cohort_sample, False))
             for _ in range(rounds)
         ]
+        # In memory before the clock starts, as for the others.
+        for device in range(min(devices, DEVICES)):
+            examples_of(name, device)
         started = time.perf_counter()
         for round_index, cohort in enumerate(cohorts):
             loop.train(round_index, Cohort(cohort.astype(np.uint64)))

@@ -83,6 +83,8 @@ def main(name: str, rounds: int, actors: int) -> None:
         num_supernodes=DEVICES,
         backend_config={
             "init_args": {
+                # Else Ray would join any cluster that runs on the machine, and Flower would wait.
+                "address": "local",
                 "num_cpus": actors,
                 "include_dashboard": False,
                 "log_to_driver": False,

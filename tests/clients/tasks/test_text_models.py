@@ -11,12 +11,8 @@ from torch import nn
 from fedray.base.errors import ScenarioError
 from fedray.clients.data.source import Field
 from fedray.clients.tasks import text
-from fedray.clients.tasks.gradients import gradients_of
-from fedray.clients.tasks.layout import named, repeated, size_of
-from fedray.clients.trainer import LocalTrainer
-from fedray.encoding.tables import FIXED_POINT_BITS
+from fedray.clients.tasks.layout import named, size_of
 from fedray.scenario.tasks import KeyboardLstmTask
-from fedray.wire.messages import TrainOrder
 
 MODELS = {
     "cifg": KeyboardLstmTask(hidden=6, embedding=4),
@@ -284,35 +280,3 @@ def test_one_layer_with_projection_keeps_the_digest_of_scenarios(small) -> None:
 def test_an_output_layer_that_needs_the_projection_keeps_it(small, keys: str) -> None:
     with pytest.raises(ScenarioError, match="take cell='lstm' and tied=false"):
         small(f"training.task={{kind='keyboard_lstm',{keys}projected=false}}")
-
-
-@EACH
-def test_weights_that_devices_share_have_the_gradients_of_copies(table, monkeypatch) -> None:
-    """The first local step: one product of the rows of all devices, and its twin, a product for each."""
-    task = made(table, TEXT)
-    batch = batch_of(TEXT, devices=3)
-    start = named(torch.from_numpy(task.initial_parameters())[None], task.shapes)
-    shared = {name: part.expand(3, *part.shape[1:]) for name, part in start.items()}
-    multiplied: list[int] = []
-    real = torch.mm
-    monkeypatch.setattr(torch, "mm", lambda *a, **b: multiplied.append(1) or real(*a, **b))
-    found = gradients_of(task, shared, batch)
-    assert multiplied
-    torch.testing.assert_close(found, gradients_of(task, repeated(start, 3), batch))
-
-
-@pytest.mark.parametrize("kind", ["fedavg", "fedprox"])
-def test_updates_are_those_of_devices_that_share_nothing(small, monkeypatch, kind: str) -> None:
-    """Devices with different numbers of steps, of which the first is shared or not."""
-    client = f"{{kind='{kind}',epochs=2,batch_size=3}}"
-    scenario = small("data.kind='language'", f"training.client={client}")
-    order = TrainOrder(0, [np.arange(7, dtype=np.uint64)])
-
-    def sums() -> np.ndarray:
-        trainer = LocalTrainer(scenario)
-        return trainer.train(order, trainer.initial_parameters())[1] / 2.0**FIXED_POINT_BITS
-
-    found = sums()
-    monkeypatch.setattr(text.TextModel, "shares_weights", False)
-    assert np.abs(found).max() > 0.01
-    np.testing.assert_allclose(found, sums(), rtol=1e-4, atol=1e-6)
