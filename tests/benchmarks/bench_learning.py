@@ -17,7 +17,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -67,7 +67,7 @@ class Clock:
     """CPU seconds of this process by part. A part within another counts for itself alone."""
 
     def __init__(self) -> None:
-        self.seconds: Counter[str] = Counter()
+        self.seconds = defaultdict[str, float](float)
         self._inner = [0.0]
 
     def around(self, owner: Any, name: str, part: str) -> None:
