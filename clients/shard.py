@@ -1,7 +1,7 @@
 """PopulationShard: a contiguous range of device blocks that answers the server. Plain Python;
 clients/host.py puts several of them on a node."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -191,7 +191,7 @@ class PopulationShard:
             (device_ids - np.uint64(self.first_device)).astype(np.int64)
         )
 
-    def settle(self, settlements: Sequence[Settlement]) -> None:
+    def settle(self, settlements: Iterable[Settlement]) -> None:
         """Starts timers and keeps the rows for the trace.
 
         Args:

@@ -247,15 +247,22 @@ def _loopback_only() -> Iterator[None]:
         constants.ENABLE_RAY_CLUSTER = before
 
 
-def fetched(reference: Any, timeout: float | None = None) -> Any:
-    """Returns the value of a reference in memory of this process.
+def pickled(value: Any) -> bytes:
+    """Returns a value of a worker for `fetched`."""
+    import ray.cloudpickle
 
-    Ray's arrays are views of its store, which overwrites them once the session is over.
+    return ray.cloudpickle.dumps(value)
+
+
+def fetched(reference: Any, timeout: float | None = None) -> Any:
+    """Returns the value of a reference to what `pickled` returned, in memory of this process.
+
+    Otherwise Ray's arrays are views of its store, which overwrites them once the session is over;
+    and pickled by its maker, an answer costs the driver, which reads those of all workers, least.
     """
     import ray
-    import ray.cloudpickle.cloudpickle_fast as cloudpickle
 
-    return pickle.loads(cloudpickle.dumps(ray.get(reference, timeout=timeout)))
+    return pickle.loads(ray.get(reference, timeout=timeout))
 
 
 @cache
