@@ -58,6 +58,24 @@ def environment(values: Mapping[str, str | None]) -> Iterator[None]:
         _set(before)
 
 
+@contextlib.contextmanager
+def without_onlookers() -> Iterator[None]:
+    """Within: a head of Ray starts without the processes of which a local run asks nothing: its
+    dashboard, for which it would wait, the autoscaler's monitor, and that of logs. Each takes a
+    second of CPU to import Ray."""
+    from ray._private.node import Node
+
+    names = ("start_api_server", "start_monitor", "start_log_monitor")
+    before = {name: getattr(Node, name) for name in names}
+    try:
+        for name in names:
+            setattr(Node, name, lambda node, **options: None)
+        yield
+    finally:
+        for name, method in before.items():
+            setattr(Node, name, method)
+
+
 def _set(values: Mapping[str, str | None]) -> None:
     for name, value in values.items():
         if value is None:

@@ -88,8 +88,104 @@ class Clock:
     @property
     def seconds(self) -> dict[str, float]:
         return {
-            name: sum(each for kind, each in self._read.values() if kind == name) for name in KINDS
+            name: sum(each for kind, each in list(self._read.values()) if kind == name) for name in KINDS
         }
+
+
+class Spent(NamedTuple):
+    """What one run of the command took."""
+
+    phases: dict[str, tuple[float, float]]
+    """Wall and CPU seconds until the first round is formed, until the trace is complete, and until the end."""
+    kinds: dict[str, float]
+    """CPU seconds of the command's own process, of Ray's workers, and of its daemons."""
+    digests: tuple[str, str]
+    """Of the trace and the model."""
+
+    @property
+    def wall(self) -> float:
+        return sum(wall for wall, _ in self.phases.values())
+
+    @property
+    def cpu(self) -> float:
+        return sum(self.kinds.values())
+
+
+def spent(backend: str, overrides: list[str]) -> Spent:
+    """One run of the quickstart: simulation, training, audit and page."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder, "run")
+        command = [
+            sys.executable,
+            "-m",
+            "fedray",
+            "--quiet",
+            "run",
+            str(QUICKSTART),
+            "--out",
+            str(out),
+        ]
+        options = [f"--set={each}" for each in overrides]
+        begun = time.perf_counter()
+        process = subprocess.Popen(
+            [*command, *options, "--place", f"backend={backend}"], stdout=subprocess.DEVNULL
+        )
+        clock = Clock(process.pid)
+        # A run that has begun keeps a first checkpoint.
+        moments = [
+            _when(
+                lambda: any(out.with_name("run.partial").glob("checkpoints/*.npz")),
+                process,
+                clock,
+                begun,
+            ),
+            _when((out / "run.json").exists, process, clock, begun),
+            _when(lambda: False, process, clock, begun),
+        ]
+        kinds = clock.close()
+        if process.returncode:
+            raise SystemExit(f"the run on {backend} failed with exit code {process.returncode}")
+        model = out / "training" / "training.json"
+        digests = (
+            json.loads((out / "run.json").read_text())["digest"],
+            json.loads(model.read_text())["model_sha256"] if model.exists() else "",
+        )
+    before = [(0.0, 0.0), *moments]
+    phases = {
+        name: (now[0] - then[0], now[1] - then[1])
+        for name, then, now in zip(("start", "simulation", "rest"), before, moments, strict=False)
+    }
+    return Spent(phases, kinds, digests)
+
+
+def _when(
+    has_come: Callable[[], bool], process: subprocess.Popen[bytes], clock: Clock, begun: float
+) -> tuple[float, float]:
+    """Wall and CPU seconds at which something has come, or the process ends."""
+    while process.poll() is None and not has_come():
+        time.sleep(0.05)
+    return time.perf_counter() - begun, sum(clock.seconds.values())
+
+
+def pairs(count: int, overrides: list[str]) -> None:
+    """Runs in this process and on Ray take turns; each pair begins with the other one."""
+    done: dict[str, list[Spent]] = {"in-process": [], "ray": []}
+    for number in range(count):
+        for backend in sorted(done, reverse=number % 2 == 1):
+            done[backend].append(run := spent(backend, overrides))
+            parts = "  ".join(
+                f"{name} {wall:.1f} s, {cpu:.1f}" for name, (wall, cpu) in run.phases.items()
+            )
+            kinds = "  ".join(f"{name} {seconds:.1f}" for name, seconds in run.kinds.items())
+            print(
+                f"  {backend:10}  wall {run.wall:6.1f} s  CPU {run.cpu:6.1f} s: {kinds}; {parts}",
+                flush=True,
+            )
+    here, there = (done[each] for each in ("in-process", "ray"))
+    for name in ("wall", "cpu"):
+        ratios = [getattr(b, name) / getattr(a, name) for a, b in zip(here, there, strict=True)]
+        print(f"Ray over in process, {name}: {'  '.join(f'{each:.2f}' for each in ratios)}")
+    print(f"same digests: {len({run.digests for run in [*here, *there]}) == 1}")
 
 
 class Hosts(NamedTuple):
@@ -120,13 +216,14 @@ def one(hosts: int, counts: bool, profile: str) -> None:
     value = Scenario.from_tables(tomllib.loads(sys.stdin.read()))
     placement = Placement(hosts, "ray")
     with tempfile.TemporaryDirectory() as folder, session(placement):
-        own = _reservation(hosts)
-        reservation._RESERVED.set(own)
+        # Loads the driver's code. Hosts load theirs before the first attempt closes.
+        small = value.with_overrides("population.devices=300000", "rounds.report_goal=20")
+        simulate(
+            small.with_overrides("rounds.count=3"), Placement(2, "in-process"), f"{folder}/warm"
+        )
+        reservation._RESERVED.set(_reservation(hosts))
         _share_processes(hosts)
         sizes = counted() if counts else []
-        small = ["rounds.count=3", "rounds.report_goal=400"]
-        simulate(value.with_overrides(*small), placement, f"{folder}/warm")
-        sizes.clear()
         before: list[float] = []
 
         def tell(progress: RunProgress) -> None:
@@ -174,7 +271,7 @@ def _share_processes(hosts: int) -> None:
 
     def process_of(spec: workers.ActorSpec) -> Any:
         place = spec.bundle // each
-        if place not in made or not made[place]._free:
+        if place not in made:
             made[place] = workers._Process(spec, "Shard", f"hosts-{place}", each)
         return made[place]
 
@@ -211,6 +308,8 @@ def main() -> None:
     if arguments.one:
         one(arguments.one, arguments.count, arguments.profile)
         return
+    if arguments.pairs:
+        pairs(arguments.pairs, arguments.overrides)
     if arguments.hosts:
         hosts(arguments.hosts, arguments.overrides)
 
