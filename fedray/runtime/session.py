@@ -254,9 +254,9 @@ def _loopback_only() -> Iterator[None]:
 
 def pickled(value: Any) -> bytes:
     """Returns a value of a worker for `fetched`."""
-    import ray.cloudpickle
+    import ray.cloudpickle.cloudpickle_fast as cloudpickle
 
-    return ray.cloudpickle.dumps(value)
+    return cloudpickle.dumps(value)
 
 
 def fetched(reference: Any, timeout: float | None = None) -> Any:

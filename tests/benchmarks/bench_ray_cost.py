@@ -29,7 +29,7 @@ from fedray.runtime.placement import Placement
 from fedray.runtime.session import session
 from fedray.scenario import Scenario
 from fedray.trace.reader import Trace
-from fedray.wire.messages import RunProgress
+from fedray.wire.messages import Progress
 
 TICKS = os.sysconf("SC_CLK_TCK")
 ACTORS = 2
@@ -88,7 +88,8 @@ class Clock:
     @property
     def seconds(self) -> dict[str, float]:
         return {
-            name: sum(each for kind, each in list(self._read.values()) if kind == name) for name in KINDS
+            name: sum(each for kind, each in list(self._read.values()) if kind == name)
+            for name in KINDS
         }
 
 
@@ -226,7 +227,7 @@ def one(hosts: int, counts: bool, profile: str) -> None:
         sizes = counted() if counts else []
         before: list[float] = []
 
-        def tell(progress: RunProgress) -> None:
+        def tell(progress: Progress) -> None:
             if not before:
                 before.append(time.process_time())
 
