@@ -60,16 +60,17 @@ def environment(values: Mapping[str, str | None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def without_onlookers() -> Iterator[None]:
-    """Within: a head of Ray starts without the processes of which a local run asks nothing: its
-    dashboard, for which it would wait, the autoscaler's monitor, and that of logs. Each takes a
-    second of CPU to import Ray."""
+    """Within: a head of Ray starts without its dashboard, for which it would wait, and without the
+    monitors of the autoscaler and of logs. A local run needs none, and each takes a second of CPU
+    to import Ray."""
     from ray._private.node import Node
 
     names = ("start_api_server", "start_monitor", "start_log_monitor")
     before = {name: getattr(Node, name) for name in names}
     try:
         for name in names:
-            setattr(Node, name, lambda node, **options: None)
+            # As after a dashboard that has failed to start, which Ray permits.
+            setattr(Node, name, lambda node, **options: setattr(node, "_webui_url", ""))
         yield
     finally:
         for name, method in before.items():

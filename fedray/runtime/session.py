@@ -262,8 +262,8 @@ def pickled(value: Any) -> bytes:
 def fetched(reference: Any, timeout: float | None = None) -> Any:
     """Returns the value of a reference to what `pickled` returned, in memory of this process.
 
-    Otherwise Ray's arrays are views of its store, which overwrites them once the session is over;
-    and pickled by its maker, an answer costs the driver, which reads those of all workers, least.
+    Arrays that Ray returns are views of its store, which overwrites them once the session is over.
+    Whoever makes an answer pickles it, because the driver reads the answers of all workers.
     """
     import ray
 
