@@ -14,6 +14,7 @@ interval: the first one within the window, after the timer opens.
 Both draw the same process (tests/statistical/test_samplers_agree.py); the order chooses one.
 """
 
+import itertools
 from typing import NamedTuple
 
 import numpy as np
@@ -165,38 +166,44 @@ class OpenIntervals(NamedTuple):
 
 class ListedIntervals:
     """Intervals of one shard within a period of windows, in buckets by the window in which they are
-    first seen.
+    first seen. A bucket's memory is free once its window has come.
 
     Args:
-        intervals: intervals, each from the time at which its device's timer opens.
         order: order for the period's first window; all windows have the same length.
         end_window: end of the period.
 
     first_window, end_window: the period, [first_window, end_window).
     active: intervals seen so far that may still matter in the present window or later: they end
-        after its start and after their device's timer opens.
+        after its start and after their device's timer opens. The next window reuses the memory.
     """
 
-    def __init__(self, intervals: Intervals, order: CheckInOrder, end_window: int) -> None:
-        window = order.window
-        self.first_window = window.number
+    def __init__(self, order: CheckInOrder, end_window: int) -> None:
+        self.first_window = order.window.number
         self.end_window = end_window
         self.active = OpenIntervals.room(0)
-        self._intervals = intervals
-        self._next_window = window.number
-        size = intervals.local.size
-        # Four bytes per interval, because a large shard has millions of intervals in a day.
-        kind = np.uint32 if size < 2**32 else np.int64
-        self._entries = np.empty(size, kind)
-        self._edges = _bucket(
+        self._room = self.active
+        self._first = order.window
+        self._next_window = self.first_window
+        self._buckets: list[list[Intervals]] = [[] for _ in range(self.first_window, end_window)]
+        # Bits of the devices whose timers were started since the intervals were listed.
+        self._moved = np.empty(0, np.uint8)
+
+    def add(self, intervals: Intervals) -> None:
+        """Adds intervals of the next devices, each from the time at which its device's timer
+        opens."""
+        window = self._first
+        order, edges = _bucket(
             intervals.start_times,
             window.start_time,
             window.end_time - window.start_time,
-            end_window - window.number,
-            self._entries,
+            len(self._buckets),
         )
-        # Bits of the devices whose timers were started since the intervals were listed.
-        self._moved = np.empty(0, np.uint8)
+        for bucket, (begin, end) in zip(
+            self._buckets, itertools.pairwise(edges.tolist()), strict=True
+        ):
+            # Copies, because views would keep the memory of all windows.
+            if begin < end:
+                bucket.append(intervals.take(order[begin:end]))
 
     def covers(self, window: int) -> bool:
         """Whether the period contains a window, by its number."""
@@ -223,27 +230,33 @@ class ListedIntervals:
                 devices passed to `draw_again`. Looking up the other timers would take most of the
                 time.
         """
-        entries = self._entries[:0]
+        start = window.start_time
+        kept = _keep(self.active, start, timers.table, moved, self._room, np.int64(0))
         # A window that comes again has no new intervals.
         if window.number == self._next_window:
-            bucket = window.number - self.first_window
-            begin, end = self._edges[bucket : bucket + 2]
-            entries = self._entries[begin:end]
+            bucket = self._buckets[window.number - self.first_window]
             self._next_window += 1
-        # New intervals were listed from their devices' open times, unless those moved since.
-        no_times = np.zeros(entries.size, np.uint32)
-        new = OpenIntervals(*self._intervals.take(entries), no_times)
-        room = OpenIntervals.room(self.active.local.size + entries.size)
-        start = window.start_time
-        kept = _keep(self.active, start, timers.table, moved, room, np.int64(0))
-        kept = _keep(new, start, timers.table, self._moved, room, kept)
-        self.active = room.first(kept)
+            self._make_room(kept, sum(each.local.size for each in bucket))
+            for each in bucket:
+                # They were listed from their devices' open times, unless those moved since.
+                new = OpenIntervals(*each, np.zeros(each.local.size, np.uint32))
+                kept = _keep(new, start, timers.table, self._moved, self._room, kept)
+            bucket.clear()
+        self.active = self._room.first(kept)
+
+    def _make_room(self, kept: int, more: int) -> None:
+        if kept + more > self._room.local.size:
+            # A quarter more, so that few windows need another room.
+            grown = OpenIntervals.room((kept + more) * 5 // 4)
+            for column, wider in zip(self._room, grown, strict=True):
+                wider[:kept] = column[:kept]
+            self._room = grown
 
 
 @njit(cache=True, nogil=True)
-def _bucket(start_times, first_start, window_seconds, window_count, out_entries):
-    """Fills the entries [I] in order of window, by a stable counting sort; returns the edges of the
-    buckets."""
+def _bucket(start_times, first_start, window_seconds, window_count):
+    """Returns the order of intervals [I] by window, by a stable counting sort, and the edges of the
+    windows in it."""
     edges = np.zeros(window_count + 1, np.int64)
     bucket = np.empty(start_times.size, np.int32)
     for entry in range(start_times.size):
@@ -253,16 +266,17 @@ def _bucket(start_times, first_start, window_seconds, window_count, out_entries)
         edges[bucket[entry] + 1] += 1
     edges = np.cumsum(edges)
     cursor = edges[:-1].copy()
+    order = np.empty(start_times.size, np.int64)
     for entry in range(start_times.size):
-        out_entries[cursor[bucket[entry]]] = entry
+        order[cursor[bucket[entry]]] = entry
         cursor[bucket[entry]] += 1
-    return edges
+    return order, edges
 
 
 @njit(cache=True, nogil=True)
 def _keep(intervals, window_start, timers, moved, room, kept):
-    """Writes the intervals that still matter after the first `kept` rows of `room`; returns how
-    many rows it then has."""
+    """Writes the intervals that still matter after the first `kept` rows of `room`, whose own first
+    rows they may be; returns how many rows it then has."""
     # Arrays are taken out of tuples once: compiled code counts references wherever it reaches into
     # a tuple.
     dense, keys, values = timers

@@ -9,7 +9,7 @@ import dataclasses
 import resource
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
@@ -100,7 +100,7 @@ class ShardHost:
         self.busy_seconds += time.perf_counter() - begun
         return merged
 
-    def settle(self, settlements: Sequence[Settlement]) -> None:
+    def settle(self, settlements: Iterable[Settlement]) -> None:
         self._finish_preparing()
         self._of_each(
             [
@@ -170,5 +170,5 @@ class ShardHost:
         return [future.result() for future in [self._pool.submit(call) for call in calls]]
 
 
-def _of_shard(settlements: Sequence[Settlement], shard: _AnyShard) -> tuple[Settlement, ...]:
+def _of_shard(settlements: Iterable[Settlement], shard: _AnyShard) -> tuple[Settlement, ...]:
     return settlements_of_devices(settlements, shard.first_device, shard.end_device)

@@ -1,7 +1,7 @@
 """PopulationShard: a contiguous range of device blocks that answers the server. Plain Python;
 clients/host.py puts several of them on a node."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -27,7 +27,6 @@ from fedray.wire.messages import (
     ShardPart,
 )
 from .admission import Admission
-from .availability.intervals import Intervals, joined
 from .availability.model import Listing
 from .census import CensusSample
 from .check_in import (
@@ -191,7 +190,7 @@ class PopulationShard:
             (device_ids - np.uint64(self.first_device)).astype(np.int64)
         )
 
-    def settle(self, settlements: Sequence[Settlement]) -> None:
+    def settle(self, settlements: Iterable[Settlement]) -> None:
         """Starts timers and keeps the rows for the trace.
 
         Args:
@@ -234,8 +233,9 @@ class PopulationShard:
         seconds = order.list_until_time - window.start_time
         # The quotient is whole except for the rounding of float times.
         windows = round(seconds / (window.end_time - window.start_time))
-        intervals = self._list_intervals(order)
-        return ListedIntervals(intervals, order, window.number + windows)
+        listed = ListedIntervals(order, window.number + windows)
+        self._list_intervals(order, listed)
+        return listed
 
     def _settle_enumerated(self, prepared: "_Prepared") -> "_Listed":
         """Draws again for devices whose timer was started since the window was prepared."""
@@ -268,10 +268,9 @@ class PopulationShard:
     def _with_work(self, first: FirstCheckIns, entries: Int64Array) -> _Listed:
         return _Listed(first, entries, *self._work.seconds_of(first.local[entries]))
 
-    def _list_intervals(self, order: CheckInOrder) -> Intervals:
+    def _list_intervals(self, order: CheckInOrder, listed: ListedIntervals) -> None:
         """Lists the intervals that touch the rest of an order's period, from its window on, for all
         devices whose timer opens before its end, block by block."""
-        listed: list[Intervals] = []
         from_time, until_time = order.window.start_time, order.list_until_time
         joined_devices = joined_before(self._presence, until_time)
         for block in range(self.first_device, self.end_device, BLOCK_DEVICES):
@@ -291,8 +290,7 @@ class PopulationShard:
                         open_times, self._admission.trust_times(device_ids, begin_times)
                     )
                 listing = Listing(device_ids, open_times, from_time, until_time, known)
-                listed.append(self._eligibility.list_intervals(listing))
-        return joined(listed)
+                listed.add(self._eligibility.list_intervals(listing))
 
     def _admission_times(self, local: UInt32Array, times: Float64Array) -> Float64Array:
         """Returns the times from which devices are admitted, as far as known at a time [S]: their

@@ -8,7 +8,7 @@ check-ins; its timers open when the first of a device's timers does.
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -79,13 +79,14 @@ class TasksShard:
             task_censuses=tuple(each.census for each in said),
         )
 
-    def settle(self, settlements: Sequence[Settlement]) -> None:
+    def settle(self, settlements: Iterable[Settlement]) -> None:
         """Starts timers and keeps the rows for the traces.
 
         Args:
             settlements: settlements in order of attempt. Those of one attempt, which may start
                 timers of several tasks, come together.
         """
+        settlements = tuple(settlements)
         for settlement in settlements:
             self._tasks[settlement.task].settle([settlement])
         # Once all of an attempt have started their timers, the first of a device's timers is known.

@@ -250,15 +250,22 @@ def _loopback_only() -> Iterator[None]:
         constants.ENABLE_RAY_CLUSTER = before
 
 
-def fetched(reference: Any, timeout: float | None = None) -> Any:
-    """Returns the value of a reference in memory of this process.
-
-    Ray's arrays are views of its store, which overwrites them once the session is over.
-    """
-    import ray
+def pickled(value: Any) -> bytes:
+    """Returns a value of a worker for `fetched`."""
     import ray.cloudpickle.cloudpickle_fast as cloudpickle
 
-    return pickle.loads(cloudpickle.dumps(ray.get(reference, timeout=timeout)))
+    return cloudpickle.dumps(value)
+
+
+def fetched(reference: Any, timeout: float | None = None) -> Any:
+    """Returns the value of a reference to what `pickled` returned, in memory of this process.
+
+    Arrays that Ray returns are views of its store, which overwrites them once the session is over.
+    Whoever makes an answer pickles it, because the driver reads the answers of all workers.
+    """
+    import ray
+
+    return pickle.loads(ray.get(reference, timeout=timeout))
 
 
 @cache

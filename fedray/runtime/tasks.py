@@ -18,6 +18,7 @@ from fedray.runtime.session import (
     fetched,
     node_of_full_disk,
     own_code,
+    pickled,
     session,
 )
 
@@ -246,12 +247,12 @@ def _cluster_cpus() -> float:
     return ray.cluster_resources().get("CPU", 0.0)
 
 
-def _work(code: tuple[str, ...], work: Callable[[_Job], _Done], job: _Job) -> _Done:
+def _work(code: tuple[str, ...], work: Callable[[_Job], Any], job: _Job) -> bytes:
     check_code(code)
     # Ray leaves GPUs visible to tasks that reserve none, and torch has not looked yet.
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     with node_of_full_disk():
-        return work(job)
+        return pickled(work(job))
 
 
 def _value(reference: Any) -> Any:

@@ -37,6 +37,7 @@ from fedray.trace.checkpoints import (
     write_npz,
 )
 from fedray.trace.partial import JOURNAL, UNFINISHED_FILE, finished_directory, partial_directory
+from fedray.trace.progress import MOST_SHARE
 from fedray.trace.schema import RUN_FILE
 from fedray.trace.several_tasks import is_of_tasks
 from fedray.wire.messages import Settlement, settlements_of_devices
@@ -45,7 +46,7 @@ FORMAT = "fedray-unfinished"
 CHECKPOINT_ROWS = 1 << 21
 """Number of rows not yet in the journal's files at which a checkpoint is due."""
 MARK_SECONDS = 1.0
-"""Least time between two marks, since taking a state costs milliseconds."""
+"""Least time between two marks; they take at most MOST_SHARE of the time."""
 _COLUMNS = (
     "device_ids",
     "check_in_times",
@@ -79,7 +80,7 @@ class Journal:
         self._recent: list[Settlement] = []
         self._marked: tuple[dict[str, NDArray], int] | None = None
         """A state newer than the last checkpoint, and the number of settlements before it."""
-        self._last_mark = 0.0
+        self._next_mark = 0.0
 
     @property
     def notes(self) -> list[str]:
@@ -131,9 +132,10 @@ class Journal:
         if is_time or self._recent_rows >= CHECKPOINT_ROWS:
             self.save(state())
             self._last_save = time.monotonic()
-        elif time.monotonic() - self._last_mark >= MARK_SECONDS:
+        elif (begun := time.monotonic()) >= self._next_mark:
             self._marked = {name: each.copy() for name, each in state().items()}, len(self._recent)
-            self._last_mark = time.monotonic()
+            taken = time.monotonic() - begun
+            self._next_mark = begun + max(MARK_SECONDS, taken / MOST_SHARE)
 
     def save_marked(self) -> None:
         """Saves the marked state of an interrupted run. Raises RunFailed."""

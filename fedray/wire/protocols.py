@@ -1,6 +1,6 @@
 """Protocols between clients and server; the workers in `clients/workers.py` implement them."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 from fedray.base.arrays import Float32Array, UInt64Array
@@ -11,6 +11,7 @@ from fedray.wire.messages import (
     DeviceMeasures,
     Evaluation,
     Settlement,
+    Settlements,
     ShardPart,
     ShardUse,
     TaskDescription,
@@ -64,7 +65,7 @@ class Shard(Protocol):
         answer depends on it."""
         ...
 
-    def settle(self, settlements: Sequence[Settlement]) -> Pending[None]:
+    def settle(self, settlements: Settlements) -> Pending[None]:
         """Applies the settlements after the last window."""
         ...
 

@@ -4,7 +4,13 @@ yet."""
 import dataclasses
 from collections.abc import Sequence
 
-from fedray.wire.messages import CheckInOrder, CheckIns, Settlement, settlements_of_devices
+from fedray.wire.messages import (
+    CheckInOrder,
+    CheckIns,
+    Settlement,
+    SettlementBatch,
+    Settlements,
+)
 from fedray.wire.protocols import Pending, Shard
 
 MOST_UNSENT_ROWS = 1 << 20
@@ -36,12 +42,11 @@ class Shards:
 
     def check_ins(self, order: CheckInOrder) -> CheckIns:
         """Returns the check-ins of all shards, which get the pending settlements first."""
-        unsent = self._take_unsent()
-        answers: list[Pending[CheckIns]] = []
         # All shards get the order before the first answer is awaited.
-        for shard in self._shards:
-            own = dataclasses.replace(order, settlements=_for_shard(unsent, shard))
-            answers.append(shard.check_ins(own))
+        answers: list[Pending[CheckIns]] = [
+            shard.check_ins(dataclasses.replace(order, settlements=own))
+            for shard, own in zip(self._shards, self._take_unsent(), strict=True)
+        ]
         return CheckIns.merged([pending.result() for pending in answers])
 
     def tell_if_many(self) -> None:
@@ -51,16 +56,18 @@ class Shards:
 
     def tell_now(self) -> None:
         """Sends the pending settlements."""
-        unsent = self._take_unsent()
         # All shards get them before the first answer is awaited.
-        answers = [shard.settle(_for_shard(unsent, shard)) for shard in self._shards]
+        answers = [
+            shard.settle(own) for shard, own in zip(self._shards, self._take_unsent(), strict=True)
+        ]
         for pending in answers:
             pending.result()
 
-    def _take_unsent(self) -> list[Settlement]:
+    def _take_unsent(self) -> Sequence[Settlements]:
+        """Returns the pending settlements of each shard."""
         unsent, self._unsent, self._unsent_rows = self._unsent, [], 0
-        return unsent
-
-
-def _for_shard(settlements: Sequence[Settlement], shard: Shard) -> tuple[Settlement, ...]:
-    return settlements_of_devices(settlements, shard.first_device, shard.end_device)
+        # A single shard has all devices.
+        if len(self._shards) == 1:
+            return [tuple(unsent)]
+        edges = [shard.first_device for shard in self._shards]
+        return SettlementBatch.cut(unsent, [*edges, self._shards[-1].end_device])

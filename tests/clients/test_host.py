@@ -2,12 +2,14 @@
 
 import dataclasses
 import itertools
+import pickle
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import fedray.clients.known
+from fedray.base.arrays import UInt64Array
 from fedray.base.blocks import shard_ranges
 from fedray.base.errors import ScenarioError
 from fedray.clients.check_in import by_bits
@@ -15,7 +17,15 @@ from fedray.clients.host import ShardHost
 from fedray.clients.shard import PopulationShard
 from fedray.runtime.nodes import Node, shares_of
 from fedray.scenario import Scenario
-from fedray.wire.messages import CheckInOrder, CheckIns, Outcome, Settlement, Window
+from fedray.wire.messages import (
+    CheckInOrder,
+    CheckIns,
+    Outcome,
+    Settlement,
+    SettlementBatch,
+    Window,
+    settlements_of_devices,
+)
 
 DEVICES = 140_000
 HOUR = 3600.0
@@ -40,7 +50,10 @@ def order(window: int, *settlements: Settlement, is_enumerated: bool = True) -> 
 
 def settled(check_ins: CheckIns, attempt: int) -> Settlement:
     """Every third of the devices that checked in has taken part."""
-    device_ids = np.sort(check_ins.device_ids[::3])
+    return settlement(np.sort(check_ins.device_ids[::3]), attempt)
+
+
+def settlement(device_ids: UInt64Array, attempt: int) -> Settlement:
     size = device_ids.size
     return Settlement(
         attempt=attempt,
@@ -136,3 +149,20 @@ def test_shards_are_shared_out_by_the_cpus_of_the_nodes() -> None:
     nodes = [Node("a", 1.0), Node("b", 4.0), Node("c", 3.0)]
     assert shares_of(nodes, 16) == [(0, 2), (2, 10), (10, 16)]
     assert shares_of(nodes, 1) == [(0, 0), (0, 1), (1, 1)]
+
+
+def test_a_batch_has_the_rows_that_cuts_of_each_settlement_have() -> None:
+    ids = [np.arange(0, 300, step, dtype=np.uint64) for step in (7, 299, 11)]
+    sent = [settlement(each, attempt) for attempt, each in enumerate([*ids, ids[0][:0]])]
+    sent[2] = dataclasses.replace(sent[2], task=1)
+    edges = [0, 7, 7, 120, 301]
+    batches = SettlementBatch.cut(sent, edges)
+    for batch, (first, end) in zip(batches, itertools.pairwise(edges), strict=True):
+        received = pickle.loads(pickle.dumps(batch))
+        expected = settlements_of_devices(sent, first, end)
+        for one, other in zip(received, expected, strict=True):
+            for field in dataclasses.fields(Settlement):
+                found, wanted = getattr(one, field.name), getattr(other, field.name)
+                np.testing.assert_array_equal(found, wanted, err_msg=field.name, strict=True)
+    # Before the first round there are none.
+    assert [list(batch) for batch in SettlementBatch.cut([], edges)] == [[]] * 4

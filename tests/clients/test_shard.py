@@ -109,14 +109,10 @@ def test_a_window_asked_for_again_is_the_same_and_settlements_count_once(
 ) -> None:
     shard = PopulationShard(scenario(20_000), 0, 20_000)
     shard.check_ins(order(0, 6.0, is_enumerated=is_enumerated))
-    again = order(
-        1,
-        6.0,
-        settlement(np.arange(0, 20_000, 7, dtype=np.uint64), 9000),
-        is_enumerated=is_enumerated,
-    )
+    settled = settlement(np.arange(0, 20_000, 7, dtype=np.uint64), 9000)
+    again = order(1, 6.0, settled, is_enumerated=is_enumerated)
     assert columns(shard.check_ins(again)) == columns(shard.check_ins(again))
-    assert shard.rows == again.settlements[0].device_ids.size
+    assert shard.rows == settled.device_ids.size
 
 
 @SAMPLERS

@@ -88,6 +88,14 @@ def test_what_is_run_by_hand_in_one_process_still_runs() -> None:
             "x per device",
         ),
         ("bench_scale.py", ["nodes", "--divide", "200", "--most-nodes", "2"], "KiB"),
+        (
+            "bench_ray_cost.py",
+            [
+                *("--pairs", "1", "--hosts", "1", "3", "--set", "population.devices=300000"),
+                *("--set", "rounds.count=3", "--set", "rounds.report_goal=50"),
+            ],
+            "same bytes with all of them: True",
+        ),
         ("bench_audit.py", ["import", "--rows", "100000"], "pyarrow reads the same columns"),
         (
             "bench_learning.py",

@@ -6,6 +6,7 @@
 import contextlib
 import errno
 import json
+import math
 import os
 import shutil
 import signal
@@ -855,6 +856,7 @@ def test_a_run_interrupted_before_its_first_checkpoint_can_be_resumed(
     small, tmp_path: Path, monkeypatch, moment: int
 ) -> None:
     monkeypatch.setattr("fedray.trace.unfinished.MARK_SECONDS", 0.0)
+    monkeypatch.setattr("fedray.trace.unfinished.MOST_SHARE", math.inf)
     plain = small(*OVERRIDES, "training.enabled=false")
     whole = run_scenario(plain, SELDOM, tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt, match="continue with `resume="):
