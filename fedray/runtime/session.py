@@ -25,7 +25,7 @@ from typing import Any
 from fedray.base.atomic import FULL_DISK
 from fedray.base.errors import FedrayError, InputError
 from fedray.base.source import ROOT, source_digest
-from fedray.runtime.local_ray import environment, private_surroundings
+from fedray.runtime.local_ray import environment, private_surroundings, without_onlookers
 from fedray.runtime.placement import Placement
 
 WITH_MESSAGES = {
@@ -131,7 +131,12 @@ def _start(placement: Placement, about: Mapping[str, str] | None, folder: Path) 
     # configuration of a submitted job belongs to the job's cluster.
     paths = os.pathsep.join(dict.fromkeys([str(ROOT), *filter(None, sys.path)]))
     surroundings = {"PYTHONPATH": paths, RAY_JOB_CONFIG_JSON_ENV_VAR: None}
-    with environment(surroundings), _loopback_only(), warnings.catch_warnings():
+    with (
+        environment(surroundings),
+        _loopback_only(),
+        without_onlookers(),
+        warnings.catch_warnings(),
+    ):
         # Ray's processes call exec immediately, so the fork is safe.
         warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
         ray.init(
