@@ -58,25 +58,6 @@ def environment(values: Mapping[str, str | None]) -> Iterator[None]:
         _set(before)
 
 
-@contextlib.contextmanager
-def without_onlookers() -> Iterator[None]:
-    """Within: a head of Ray starts without its dashboard, for which it would wait, and without the
-    monitors of the autoscaler and of logs. A local run needs none, and each takes a second of CPU
-    to import Ray."""
-    from ray._private.node import Node
-
-    names = ("start_api_server", "start_monitor", "start_log_monitor")
-    before = {name: getattr(Node, name) for name in names}
-    try:
-        for name in names:
-            # As after a dashboard that has failed to start, which Ray permits.
-            setattr(Node, name, lambda node, **options: setattr(node, "_webui_url", ""))
-        yield
-    finally:
-        for name, method in before.items():
-            setattr(Node, name, method)
-
-
 def _set(values: Mapping[str, str | None]) -> None:
     for name, value in values.items():
         if value is None:

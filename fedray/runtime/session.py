@@ -25,7 +25,7 @@ from typing import Any
 from fedray.base.atomic import FULL_DISK
 from fedray.base.errors import FedrayError, InputError
 from fedray.base.source import ROOT, source_digest
-from fedray.runtime.local_ray import environment, private_surroundings, without_onlookers
+from fedray.runtime.local_ray import environment, private_surroundings
 from fedray.runtime.placement import Placement
 
 WITH_MESSAGES = {
@@ -131,12 +131,7 @@ def _start(placement: Placement, about: Mapping[str, str] | None, folder: Path) 
     # configuration of a submitted job belongs to the job's cluster.
     paths = os.pathsep.join(dict.fromkeys([str(ROOT), *filter(None, sys.path)]))
     surroundings = {"PYTHONPATH": paths, RAY_JOB_CONFIG_JSON_ENV_VAR: None}
-    with (
-        environment(surroundings),
-        _loopback_only(),
-        without_onlookers(),
-        warnings.catch_warnings(),
-    ):
+    with environment(surroundings), _loopback_only(), warnings.catch_warnings():
         # Ray's processes call exec immediately, so the fork is safe.
         warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
         ray.init(
@@ -255,22 +250,15 @@ def _loopback_only() -> Iterator[None]:
         constants.ENABLE_RAY_CLUSTER = before
 
 
-def pickled(value: Any) -> bytes:
-    """Returns a value of a worker for `fetched`."""
-    import ray.cloudpickle.cloudpickle_fast as cloudpickle
-
-    return cloudpickle.dumps(value)
-
-
 def fetched(reference: Any, timeout: float | None = None) -> Any:
-    """Returns the value of a reference to what `pickled` returned, in memory of this process.
+    """Returns the value of a reference in memory of this process.
 
-    Arrays that Ray returns are views of its store, which overwrites them once the session is over.
-    Whoever makes an answer pickles it, because the driver reads the answers of all workers.
+    Ray's arrays are views of its store, which overwrites them once the session is over.
     """
     import ray
+    import ray.cloudpickle.cloudpickle_fast as cloudpickle
 
-    return pickle.loads(ray.get(reference, timeout=timeout))
+    return pickle.loads(cloudpickle.dumps(ray.get(reference, timeout=timeout)))
 
 
 @cache

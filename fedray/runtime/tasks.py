@@ -18,7 +18,6 @@ from fedray.runtime.session import (
     fetched,
     node_of_full_disk,
     own_code,
-    pickled,
     session,
 )
 
@@ -247,12 +246,12 @@ def _cluster_cpus() -> float:
     return ray.cluster_resources().get("CPU", 0.0)
 
 
-def _work(code: tuple[str, ...], work: Callable[[_Job], Any], job: _Job) -> bytes:
+def _work(code: tuple[str, ...], work: Callable[[_Job], _Done], job: _Job) -> _Done:
     check_code(code)
     # Ray leaves GPUs visible to tasks that reserve none, and torch has not looked yet.
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     with node_of_full_disk():
-        return pickled(work(job))
+        return work(job)
 
 
 def _value(reference: Any) -> Any:

@@ -29,7 +29,6 @@ from fedray.runtime.session import (
     fetched,
     node_of_full_disk,
     own_code,
-    pickled,
 )
 
 T = TypeVar("T")
@@ -285,7 +284,7 @@ class RayWorker:
 
     def call_and_keep(self, method: str, *arguments: Any) -> "RayAnswer":
         # Each part of the pair has a reference of its own: the second is the handle.
-        remote = self._remote("call_and_keep", name=f"{self._spec.name}.{method}", num_returns=2)
+        remote = self._remote("call", name=f"{self._spec.name}.{method}", num_returns=2)
         reference, kept = remote.remote(self._thread, method, *arguments)
         return RayAnswer(self, self.restarts, self._started, method, arguments, reference, kept)
 
@@ -446,7 +445,7 @@ class _Process:
                 lambda body, *given, method=method: getattr(body, method)(*given)
             )
             for thread in threads
-            for method in ("load", "call", "call_and_keep", "drop")
+            for method in ("load", "call", "drop")
         }
         titled = type(self._title, (_ActorBody,), methods)
         remote: Any = cast(Any, ray.remote)(concurrency_groups=threads)(titled)
@@ -499,15 +498,7 @@ class _ActorBody:
 
         return ray.get_runtime_context().get_node_id(), get_node_ip_address()
 
-    def call(self, thread: str, method: str, *arguments: Any) -> bytes:
-        """Returns the answer for `fetched`."""
-        return pickled(self._called(thread, method, arguments))
-
-    def call_and_keep(self, thread: str, method: str, *arguments: Any) -> tuple[bytes, Any]:
-        first, kept = self._called(thread, method, arguments)
-        return pickled(first), kept
-
-    def _called(self, thread: str, method: str, arguments: tuple[Any, ...]) -> Any:
+    def call(self, thread: str, method: str, *arguments: Any) -> Any:
         with node_of_full_disk():
             return self._hosted[thread].call(method, arguments)
 
