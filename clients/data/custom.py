@@ -133,8 +133,16 @@ class _Checked:
             shape = (*positions.shape, *field.shape)
             if values.shape != shape:
                 self._refuse(f"examples() gave {name!r} of shape {values.shape}, not {shape}")
-            # Tasks rely on the number types of fields; a user's arrays may have any.
+            # Tasks rely on the number types of fields; a user's arrays may have any. Compiled steps
+            # read rows of tables by whole numbers, unchecked.
             found[name] = values.astype(field.dtype)
+            if field.kind == "whole" and values.size:
+                least, most = int(found[name].min()), int(found[name].max())
+                if least < 0 or most >= field.values:
+                    self._refuse(
+                        f"examples() gave {name!r} from {least} to {most}, and its field says "
+                        f"{field.values} values: 0 to {field.values - 1}"
+                    )
         return found
 
     def _called(self, name: str, call: Callable[[], _T]) -> _T:

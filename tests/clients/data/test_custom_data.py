@@ -106,6 +106,17 @@ def test_examples_of_another_shape_are_refused(tmp_path: Path, source) -> None:
         found.examples(np.zeros(1, np.uint64), np.zeros((1, 1), np.int64))
 
 
+@pytest.mark.parametrize("made", ["mixed % 3 + 1", "mixed % 3 - 3"])
+def test_whole_numbers_that_their_field_does_not_have_are_refused(
+    made: str, tmp_path: Path, source
+) -> None:
+    """Compiled steps read rows of tables by them."""
+    found = source(table(tmp_path, SOURCE.replace("mixed % 3", f"({made})")))
+    ids, positions = np.arange(6, dtype=np.uint64), np.zeros((6, 1), np.int64)
+    with pytest.raises(InputError, match="gave 'targets' from .* says 3 values: 0 to 2"):
+        found.examples(ids, positions)
+
+
 @pytest.fixture
 def small_library(tmp_path: Path, monkeypatch):
     """A standard library of three modules in place of the real one."""
