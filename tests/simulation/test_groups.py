@@ -271,6 +271,19 @@ def test_the_worst_tenth_is_that_of_the_devices_own_metrics(small, tmp_path: Pat
         assert not ends[1] < worst.quantile - 1e-6
 
 
+def test_tables_name_the_function_the_mean_and_an_end_that_is_not_known() -> None:
+    metric = Metric("accuracy", "share", "higher")
+    found = Groups(
+        "small", "by", "last", 2, "held-out devices", Evaluated(9, 9, 3, 3), (metric,),
+        (Group("a", 3, 9, {"accuracy": GroupMetric(0.5, 0.25, 0.75)}),),
+        {"accuracy": WorstTenth(1, 3, 0.1, 0.5, 0.1, math.nan, 0.2)},
+    )  # fmt: skip
+    by_group, worst = groups_tables(found)
+    assert by_group.title.startswith("By the function by: ")
+    assert "mean of all devices" in worst.columns
+    assert "0.1000 (low end not known to 0.2000)" in str(worst)
+
+
 def sums_of(hits: np.ndarray, sizes: np.ndarray) -> GroupSums:
     """Devices with so many examples and hits, in one group."""
     devices = hits.size

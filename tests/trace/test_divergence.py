@@ -297,7 +297,7 @@ def test_a_model_at_chance_diverged_if_the_loss_on_the_devices_rose_too(tmp_path
     ("noise", "warning", "mean_norm", "cause"),
     [
         (0.0, "", 4.0, ""),
-        (0.032, "", 4.0, " The noise on a mean update, 0.032 times the clip norm, is not the cause."),
+        (0.032, "", 4.0, " The noise on a mean update, in effect 0.032 times the clip norm, is not the cause."),
         # Without the norms of updates nothing is known of a cause.
         (0.032, "", None, ""),
         (0.5, "", 0.01, " is 100 times the mean norm of an update: lower privacy.clip_norm to near 0.005 of it."),
