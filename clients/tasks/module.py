@@ -351,7 +351,9 @@ class ModuleTask:
         for inputs, targets, *values in zip(*rows, strict=True):
             self._prepare(parameters)
             with filled(own, values), torch.enable_grad():
-                loss = self._loss_value(self._module(inputs), targets)
+                with _takes(inputs):
+                    outputs = self._module(inputs)
+                loss = self._loss_value(outputs, targets)
                 slopes.append(slopes_of(loss, own))
             losses.append(loss.detach())
         gradients = map(_joined, zip(*slopes, strict=True))
@@ -368,7 +370,8 @@ class ModuleTask:
             # Dropout is off, but a module may draw in evaluation mode too.
             with self.evaluating(), own_draws(inputs.device):
                 seed_draws(inputs.device, 0)
-                outputs = self._outputs(own, inputs[g])
+                with _takes(inputs):
+                    outputs = functional_call(self._module, own, (inputs[g],))
                 # The user's loss is a mean over a batch, so each example is a batch of its own.
                 pairs = zip(outputs.split(1), targets[g].split(1), strict=True)
                 of_examples = [self._loss_value(output, target) for output, target in pairs]
@@ -431,21 +434,9 @@ class ModuleTask:
         return ""
 
     def _loss_of(self, parameters: Named, inputs: Tensor, targets: Tensor) -> Tensor:
-        return self._loss_value(self._outputs(parameters, inputs), targets)
-
-    def _outputs(self, parameters: Named, inputs: Tensor) -> Tensor:
-        try:
-            return functional_call(self._module, parameters, (inputs,))
-        except RuntimeError as error:
-            # Such as an embedding's, which takes only whole numbers.
-            if not inputs.is_floating_point() or "FloatTensor" not in str(error):
-                raise
-            message = (
-                f"the module does not take inputs {_described(inputs)} ({one_line(str(error))}); "
-                "data files have inputs as float32, integers too: call inputs.long() in forward, "
-                "or name the column as data.tokens"
-            )
-            raise InputError(message).with_traceback(error.__traceback__) from None
+        with _takes(inputs):
+            outputs = functional_call(self._module, parameters, (inputs,))
+        return self._loss_value(outputs, targets)
 
     def _loss_value(self, outputs: Tensor, targets: Tensor) -> Tensor:
         try:
@@ -484,6 +475,23 @@ def _why(error: Exception) -> str:
     if isinstance(error, UnknownDraw):
         return str(error)
     return f"torch.func.vmap does not take it ({one_line(str(error).split('. ')[0])})"
+
+
+@contextmanager
+def _takes(inputs: Tensor) -> Iterator[None]:
+    """Within: a module that refuses real inputs, as an embedding does, is told the remedy. Raises
+    InputError."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not inputs.is_floating_point() or "FloatTensor" not in str(error):
+            raise
+        message = (
+            f"the module does not take inputs {_described(inputs)} ({one_line(str(error))}); data "
+            "files have inputs as float32, integers too: call inputs.long() in forward, or name "
+            "the column as data.tokens"
+        )
+        raise InputError(message).with_traceback(error.__traceback__) from None
 
 
 def _version(part: Tensor | None) -> int:

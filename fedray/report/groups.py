@@ -85,7 +85,7 @@ def _with_interval(found: GroupMetric) -> str:
     if math.isnan(found.low) and math.isnan(found.high):
         return f"{number_text(found.value)} (no interval)"
     low, high = (
-        f"{name} not known" if math.isnan(end) else number_text(end)
+        number_text(end) if math.isfinite(end) else f"{name} not known"
         for name, end in (("low end", found.low), ("high end", found.high))
     )
     return f"{number_text(found.value)} ({low} to {high})"

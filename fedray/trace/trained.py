@@ -645,7 +645,7 @@ class TrainedRun(DrawnResult):
         norms = norms[np.isfinite(norms)]
         if not norms.size:
             return []
-        first, last = (number_text(norms[place]) for place in (0, -1))
+        first, last = (f"{norms[place]:.4g}" for place in (0, -1))
         said = last if first == last else f"{first} in the first round, {last} in the last"
         return [["clip norm", said]]
 

@@ -173,7 +173,10 @@ def test_a_ray_that_cannot_start_is_one_line_with_the_remedy(monkeypatch) -> Non
 
     monkeypatch.setattr(ray, "init", late)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    with pytest.raises(RunFailed, match="backend=in-process$") as error, session(Placement(1)):
+    with (
+        pytest.raises(RunFailed, match="backend=in-process$") as error,
+        session(Placement(1, "ray")),
+    ):
         pass
     assert "\n" not in str(error.value)
     assert "timed out during startup" in str(error.value)

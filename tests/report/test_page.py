@@ -63,8 +63,9 @@ def test_three_guarantees_stand_in_order_and_only_one_may_be_rested_on(
     assert "Nothing is claimed." in claimed
 
 
-def test_an_epsilon_that_protects_nobody_is_not_green(trained: Trace) -> None:
-    audit = audit_trace(trained, 0.1)
+def test_an_epsilon_that_protects_nobody_is_not_green(small, tmp_path: Path) -> None:
+    scenario = small("privacy.noise_multiplier=0.1", "participation.timer_hours=1.0")
+    audit = audit_trace(simulate(scenario, Placement(1, "in-process"), tmp_path / "t"))
     assert audit.supported_epsilon is not None
     assert audit.supported_epsilon > 20
     page = audit_page(audit)

@@ -96,6 +96,13 @@ HEALTHY = {
 }
 
 
+def test_a_report_has_its_means_in_their_own_units() -> None:
+    one = 1 << FIXED_POINT_BITS
+    report = TrainReport(round_index=0, trained=2, loss_sum=3 * one, norm_sum=one)
+    assert (report.mean_loss, report.mean_norm) == (1.5, 0.5)
+    assert TrainReport(round_index=0).mean_loss is None
+
+
 @pytest.mark.parametrize("name", DIVERGED)
 def test_a_loss_far_above_the_initial_model_s_is_told_with_remedies(tmp_path, name: str) -> None:
     trained = trained_with(tmp_path / "t", DIVERGED[name])

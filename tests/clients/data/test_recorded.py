@@ -401,16 +401,15 @@ def drop_column(path: Path) -> None:
 
 
 def change_pixels(path: Path, change) -> None:
-    """Changes the pixels of the second example of the first client."""
+    """Changes the pixels of the second example of a client."""
     file = path / "train-00000-of-00002.parquet"
     table = pq.read_table(file)
-    names, column = table["client"].to_pylist(), table["pixels"].to_pylist()
-    place = names.index(names[0]) + 1
-    assert names[place] == names[0]
+    names, column = table["client"].to_pylist(), table["x"].to_pylist()
+    place = next(p for p in range(1, len(names)) if names.index(names[p]) == p - 1)
     column[place] = change(column[place])
-    array = pa.array(column, table.schema.field("pixels").type)
-    where = table.schema.get_field_index("pixels")
-    pq.write_table(table.set_column(where, "pixels", array), file)
+    array = pa.array(column, table.schema.field("x").type)
+    where = table.schema.get_field_index("x")
+    pq.write_table(table.set_column(where, "x", array), file)
 
 
 def empty_cell(path: Path) -> None:
@@ -435,7 +434,7 @@ def truncate_parquet(path: Path) -> None:
         ("sqlite", overwrite, "d.sqlite is not a SQLite file"),
         ("parquet", truncate_parquet, "train-00000-of-00002.parquet is not a readable Parquet file"),
         ("parquet", drop_column, "train-00000-of-00002.parquet has no column 'client'"),
-        ("parquet", empty_cell, "column 'pixels', has an empty cell"),
+        ("parquet", empty_cell, "column 'x', has an empty cell"),
         ("parquet", not_finite, "first in example 1 of the client, counted from 0"),
     ],
 )  # fmt: skip
