@@ -191,7 +191,8 @@ class LocalTrainer(GroupTrainer):
         recorded, optimum = self._recorded, dict(self._examples.optimum)
         people = {} if recorded is None else recorded.people(self._scenario)
         words = () if recorded is None else recorded.words
-        return TaskDescription(shapes, metrics, optimum, kind, notes, people, words)
+        frozen = getattr(self._task, "frozen", 0)  # only modules have such parameters
+        return TaskDescription(shapes, metrics, optimum, kind, notes, people, words, frozen)
 
     @property
     def examples(self) -> ExampleSource:

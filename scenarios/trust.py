@@ -97,7 +97,8 @@ class TrustRow(Document):
     observers: tuple[Observer, ...]
     """Privacy from each observer."""
     update_noise: float
-    """Norm of the noise on a mean update in effect, in clip norms."""
+    """Norm of independent noise on each mean update that would disturb the model as much, in clip
+    norms."""
     accuracy: MeanInterval
     """Accuracy after the last round, over seeds."""
     beyond_server: MeanInterval
@@ -233,7 +234,7 @@ def _reproduced(
     }
     accuracy = {
         "trust": lambda each: each.setting,
-        "noise, clip norms": lambda each: f"{each.update_noise:.2f}",
+        "noise in effect, clip norms": lambda each: f"{each.update_noise:.2f}",
         "accuracy ± 95 %": lambda each: interval_text(each.accuracy, ".4f"),
         "minus server": lambda each: (
             "" if each is rows[0] else interval_text(each.beyond_server, "+.4f")
@@ -255,7 +256,7 @@ def _reproduced(
                 subject=subject(unit="device"),
             ),
             Table.of(
-                "Noise on a mean update, and accuracy",
+                "Noise in effect on a mean update, and accuracy",
                 rows,
                 accuracy,
                 subject=subject(sample=comparison.sample),

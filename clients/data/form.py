@@ -396,8 +396,12 @@ def _as_float32(found: NDArray, name: str, scale: float = 1.0) -> Float32Array:
     # Values that overflow become infinite, and are refused.
     with np.errstate(over="ignore"):
         reals = (scale * found.astype(np.float64)).astype(np.float32)
-    if not np.isfinite(reals).all():
-        raise ValueError(f"column {name!r} has values that are not finite float32 numbers")
+    if not (is_finite := np.isfinite(reals)).all():
+        first = int(np.argwhere(~is_finite)[0][0])
+        raise ValueError(
+            f"column {name!r} has values that are not finite float32 numbers, first in example "
+            f"{first} of the client, counted from 0"
+        )
     return reals
 
 

@@ -26,7 +26,7 @@ from .assignment import Assignment, drawn_order, held_out_places
 from .cache import content_cache
 from .form import Contents, Counting, Form
 from .index import Index, indexed
-from .readers.reader import Client, ClientFile, Column, Damaged, damage
+from .readers.reader import Client, ClientFile, Column, Damaged, NoColumn, damage
 from .source import (
     DamagedExamples,
     Examples,
@@ -95,9 +95,9 @@ class RecordedExamples:
         except InputError:
             raise
         except (Damaged, ValueError) as error:
-            raise InputError(
-                one_line(f"{self._where}: {error}; correct the data, or the table `data`")
-            ) from None
+            is_misnamed = isinstance(error, NoColumn)
+            remedy = "name one of them" if is_misnamed else "correct the data, or the table `data`"
+            raise InputError(one_line(f"{self._where}: {error}; {remedy}")) from None
         self.fields: Fields = self._form.fields
         self.words: tuple[str, ...] = self._form.words
         self.optimum: Mapping[str, float] = {}

@@ -11,7 +11,7 @@ def task(seed):
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import Any
@@ -234,8 +234,9 @@ class ModuleTask:
                 "further", ", ".join(sorted(repeated_names)), "names two metrics", "rename one"
             )
         self.source = FunctionSource(examples) if callable(examples) else examples
-        parameters = module.named_parameters()
-        self._trained = {name: part for name, part in parameters if part.requires_grad}
+        parameters = dict(module.named_parameters())
+        self._trained = {name: part for name, part in parameters.items() if part.requires_grad}
+        self.frozen = sum(p.numel() for name, p in parameters.items() if name not in self._trained)
         self._initial = {name: part.detach().clone() for name, part in self._trained.items()}
         self.shapes: Shapes = {name: tuple(part.shape) for name, part in self._initial.items()}
         self._buffers = [
@@ -350,7 +351,9 @@ class ModuleTask:
         for inputs, targets, *values in zip(*rows, strict=True):
             self._prepare(parameters)
             with filled(own, values), torch.enable_grad():
-                loss = self._loss_value(self._module(inputs), targets)
+                with _takes(inputs):
+                    outputs = self._module(inputs)
+                loss = self._loss_value(outputs, targets)
                 slopes.append(slopes_of(loss, own))
             losses.append(loss.detach())
         gradients = map(_joined, zip(*slopes, strict=True))
@@ -367,7 +370,8 @@ class ModuleTask:
             # Dropout is off, but a module may draw in evaluation mode too.
             with self.evaluating(), own_draws(inputs.device):
                 seed_draws(inputs.device, 0)
-                outputs = functional_call(self._module, own, (inputs[g],))
+                with _takes(inputs):
+                    outputs = functional_call(self._module, own, (inputs[g],))
                 # The user's loss is a mean over a batch, so each example is a batch of its own.
                 pairs = zip(outputs.split(1), targets[g].split(1), strict=True)
                 of_examples = [self._loss_value(output, target) for output, target in pairs]
@@ -430,7 +434,8 @@ class ModuleTask:
         return ""
 
     def _loss_of(self, parameters: Named, inputs: Tensor, targets: Tensor) -> Tensor:
-        outputs = functional_call(self._module, parameters, (inputs,))
+        with _takes(inputs):
+            outputs = functional_call(self._module, parameters, (inputs,))
         return self._loss_value(outputs, targets)
 
     def _loss_value(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -472,6 +477,23 @@ def _why(error: Exception) -> str:
     return f"torch.func.vmap does not take it ({one_line(str(error).split('. ')[0])})"
 
 
+@contextmanager
+def _takes(inputs: Tensor) -> Iterator[None]:
+    """Within: a module that refuses real inputs, as an embedding does, is told the remedy. Raises
+    InputError."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not inputs.is_floating_point() or "FloatTensor" not in str(error):
+            raise
+        message = (
+            f"the module does not take inputs {_described(inputs)} ({one_line(str(error))}); data "
+            "files have inputs as float32, integers too: call inputs.long() in forward, or name "
+            "the column as data.tokens"
+        )
+        raise InputError(message).with_traceback(error.__traceback__) from None
+
+
 def _version(part: Tensor | None) -> int:
     return 0 if part is None else part._version
 
@@ -490,10 +512,15 @@ def _remedy(outputs: Tensor, targets: Tensor) -> str:
     if outputs.ndim > 2 and outputs.shape[:-1] == targets.shape:
         return "torch's cross_entropy takes classes on axis 1: outputs.movedim(-1, 1)"
     if outputs.ndim == targets.ndim + 1:
-        return (
+        rule = (
             f"for classes, targets must be whole numbers from 0 to {outputs.shape[1] - 1} "
             "(targets.long())"
         )
+        # Values of a batch of models cannot be read; the step of a single device tells them.
+        with suppress(RuntimeError):
+            if targets.numel() and (needed := int(targets.max()) + 1) > outputs.shape[1]:
+                return f"{rule}, or give the output layer {needed:,} outputs"
+        return rule
     return "give targets of the type and shape that the loss takes"
 
 

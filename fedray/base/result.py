@@ -53,7 +53,8 @@ class Result(Document):
 
     @property
     def headline(self) -> str:
-        """The answer in a sentence or two, which stands above the tables; empty without one."""
+        """The answer in a sentence or two, which stands above the tables; empty for results without
+        one, and for audits, whose answer is `verdict`."""
         return resolve_name(self.HEADLINE)(self) if self.HEADLINE else ""
 
     @property

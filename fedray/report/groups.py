@@ -8,6 +8,8 @@ from fedray.report.table import Table
 from fedray.trace.groups import Group, GroupMetric, Groups, WorstTenth
 from fedray.wire.messages import Metric
 
+KINDS = ("class", "zone", "group")
+"""Kinds of groups that are no function with a name."""
 OF_DEVICES = (
     "Intervals are at 95 %, for each group by itself. Devices are their units, since examples of a "
     "device are alike: Korn and Graubard's for shares, else Student's, which are approximate for "
@@ -18,6 +20,7 @@ MAY_HAVE_TRAINED = (
     "out have no zone."
 )
 BY_CHANCE = (
+    "Means are over devices, each with the same weight, and so differ from a mean over examples. "
     "A device's value is on its own examples. If these are few, part of the tail is chance, and "
     "would be there if the model served all devices alike."
 )
@@ -38,11 +41,12 @@ def groups_tables(found: Groups) -> list[Table]:
         "examples": lambda group: f"{group.examples:,}",
         **{_heading(each): _cell(each) for each in found.metrics},
     }
+    kind = found.by if found.by in KINDS else f"the function {found.by}"
     is_of_population = found.evaluated_on == "devices of the population"
     note = MAY_HAVE_TRAINED if is_of_population else ""
     subject = Subject(sample=sample)
     by_group = Table.of(
-        f"By {found.by}: {after}", found.groups, cells, OF_DEVICES, note, subject=subject
+        f"By {kind}: {after}", found.groups, cells, OF_DEVICES, note, subject=subject
     )
     if not found.worst_tenth:
         return [by_group]
@@ -50,8 +54,8 @@ def groups_tables(found: Groups) -> list[Table]:
     worst_cells = {
         "metric": lambda row: _heading(row[0]),
         "devices": lambda row: f"{row[1].devices:,} of {row[1].of:,}",
-        "mean": lambda row: number_text(row[1].mean),
-        "mean of all": lambda row: number_text(row[1].mean_of_all),
+        "mean of these": lambda row: number_text(row[1].mean),
+        "mean of all devices": lambda row: number_text(row[1].mean_of_all),
         "a tenth is worse than": _quantile,
     }
     worst = Table.of(
@@ -80,4 +84,8 @@ def _with_interval(found: GroupMetric) -> str:
     """Returns a value with the ends of its interval, those that are known."""
     if math.isnan(found.low) and math.isnan(found.high):
         return f"{number_text(found.value)} (no interval)"
-    return f"{number_text(found.value)} ({number_text(found.low)} to {number_text(found.high)})"
+    low, high = (
+        number_text(end) if math.isfinite(end) else f"{name} not known"
+        for name, end in (("low end", found.low), ("high end", found.high))
+    )
+    return f"{number_text(found.value)} ({low} to {high})"

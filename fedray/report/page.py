@@ -19,6 +19,7 @@ import tomli_w
 
 from fedray.audit.audit import Audit
 from fedray.audit.auditing import audit_trace
+from fedray.audit.basis import VACUOUS
 from fedray.audit.findings import Verdict, headline
 from fedray.audit.mechanism_audit import MechanismAudit
 from fedray.audit.privacy_statement import privacy_statement
@@ -124,7 +125,8 @@ def audit_page(audit: Audit) -> str:
         used=audit.mechanisms[0] if audit.mechanisms else None,
         # The page contains the whole document, so that programs can read its figures.
         audit_json=_script_safe(audit.to_json_in_full()),
-        verdict_style=AuditVerdict(audit).standing,
+        verdict_style=_style(audit),
+        vacuous=VACUOUS,
         headline=(head := headline(audit.findings)),
         reasons=audit.verdict.removeprefix(head).lstrip(":. "),
         findings=audits.findings_table(audit),
@@ -134,6 +136,13 @@ def audit_page(audit: Audit) -> str:
         tables=_tables(audit),
         scenario_toml=tomli_w.dumps(scenario) if scenario is not None else None,
     )
+
+
+def _style(audit: Audit) -> str:
+    """Returns the style class of the verdict, which is not green where it protects nobody."""
+    standing, epsilon = AuditVerdict(audit).standing, audit.supported_epsilon
+    is_void = epsilon is not None and epsilon > VACUOUS
+    return "open" if standing == "holds" and is_void else standing
 
 
 def _telling_first(audit: Audit) -> list[Figure]:

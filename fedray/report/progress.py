@@ -342,7 +342,7 @@ def estimate_text(estimate: TrainingEstimate) -> str:
     also the time with whole rounds."""
     text = (
         f"training: {estimate.count:,} rounds of {estimate.devices:,} devices take about "
-        f"{duration(estimate.sample_seconds)}"
+        f"{duration(estimate.sample_seconds)} on an idle machine"
     )
     if estimate.devices == estimate.accepted:
         return text

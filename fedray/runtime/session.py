@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from fedray.base.atomic import FULL_DISK
-from fedray.base.errors import FedrayError, InputError
+from fedray.base.errors import FedrayError, InputError, RunFailed, one_line
 from fedray.base.source import ROOT, source_digest
 from fedray.runtime.local_ray import environment, private_surroundings
 from fedray.runtime.placement import Placement
@@ -67,6 +67,7 @@ def session(placement: Placement, about: Mapping[str, str] | None = None) -> Ite
 
     Raises:
         InputError: the address cannot be joined, or this process is connected to another cluster.
+        RunFailed: Ray cannot start on this machine.
     """
     if placement.backend == "in-process":
         yield 1.0
@@ -134,18 +135,26 @@ def _start(placement: Placement, about: Mapping[str, str] | None, folder: Path) 
     with environment(surroundings), _loopback_only(), warnings.catch_warnings():
         # Ray's processes call exec immediately, so the fork is safe.
         warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
-        ray.init(
-            # Otherwise Ray would join the cluster started last on this machine.
-            address="local",
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            _node_ip_address="127.0.0.1",
-            _temp_dir=str(folder),
-            object_store_memory=placement.object_store_megabytes * 1024 * 1024,
-            _system_config=WITH_MESSAGES,
-            job_config=_job(about),
-        )
+        try:
+            ray.init(
+                # Otherwise Ray would join the cluster started last on this machine.
+                address="local",
+                include_dashboard=False,
+                log_to_driver=False,
+                # The error below says in one line what Ray would log in several.
+                logging_level=logging.CRITICAL,
+                _node_ip_address="127.0.0.1",
+                _temp_dir=str(folder),
+                object_store_memory=placement.object_store_megabytes * 1024 * 1024,
+                _system_config=WITH_MESSAGES,
+                job_config=_job(about),
+            )
+        except Exception as error:  # a plain Exception if the node's processes are late
+            raise RunFailed(
+                f"Ray cannot start on this machine ({one_line(str(error)).rstrip('.')}); stop "
+                "other work on it, or set the placement backend=in-process"
+            ) from None
+        logging.getLogger("ray").setLevel(logging.ERROR)
 
 
 def _join(address: str, about: Mapping[str, str] | None) -> None:

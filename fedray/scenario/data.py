@@ -154,7 +154,8 @@ class FormedData(NamesDataFiles, DataTable):
     """Column of text: raw text, or integers that stand for words. If it is given, an example is a
     text (field `tokens`), and the other columns are not read."""
     inputs: str = "inputs"
-    """Column of the inputs, such as pixels: numbers (field `inputs`)."""
+    """Column of the inputs, such as pixels: numbers (field `inputs`). Integers become float32 too:
+    a module that takes whole numbers, as an embedding does, calls inputs.long()."""
     targets: str = "targets"
     """Column of the targets (field `targets`): integers are classes, floating-point numbers are
     values. Empty: no targets."""

@@ -346,7 +346,7 @@ class Training(Table):
     weighting: AnyWeighting = Field(
         default=MeanWeighting(),
         description="Weights of updates, and the denominator of a round's sum: a table with "
-        "`kind`; all but mean are for Poisson samples.",
+        "`kind`; all but mean are for Poisson samples, or mechanism none.",
         # Left out at its default, so that scenarios without the key keep their digest.
         exclude_if=lambda weighting: weighting == MeanWeighting(),
     )

@@ -134,7 +134,7 @@ def _label(name: str, purpose: Purpose | None, loss: Objective) -> str:
 
 
 def trainings_ahead(scenarios: Mapping[str, Scenario], trainings: int) -> str:
-    """Returns the noise on the mean updates of trainings that differ only in mechanism and noise,
+    """Returns the noise in effect of trainings that differ only in mechanism and noise,
     and how long they take, in sentences. Some devices are trained for it.
 
     Args:
@@ -149,7 +149,10 @@ def trainings_ahead(scenarios: Mapping[str, Scenario], trainings: int) -> str:
     noise = ""
     if noisy:
         ends = " to ".join(dict.fromkeys((noisy[0], noisy[-1])))
-        noise = f"The noise on a mean update is in effect {ends} times the clip norm."
+        noise = (
+            f"The noise acts on the models like independent noise of {ends} times the clip norm on "
+            "each mean update."
+        )
         noise += f"{beside_deployment(first)} "
     rounds, long = counted(first.rounds.count, "round"), duration(trainings * seconds)
     return f"{noise}{counted(trainings, 'training')} of {rounds} take about {long} of CPU time."

@@ -102,7 +102,7 @@ def remedy(noise: float, warning: str, mean_norm: float | None) -> str:
     that was printed before the training, so that the two never contradict each other.
 
     Args:
-        noise: norm of the noise on a mean update in clip norms; 0 without noise.
+        noise: noise in effect, in clip norms (see `update_noise` of training.json); 0 without it.
         warning: the warning that was printed about it; empty if models learn with it.
         mean_norm: mean norm of updates before clipping in clip norms; None if it is not known, or
             clipping follows the norms.
@@ -112,7 +112,7 @@ def remedy(noise: float, warning: str, mean_norm: float | None) -> str:
         return f"{warning} If it still diverges then, lower {rates}"
     if not noise:
         return f"Lower {rates}"
-    said = f"The noise on a mean update, {noise:.2g} times the clip norm,"
+    said = f"The noise on a mean update, in effect {noise:.2g} times the clip norm,"
     # Updates shorter than the clip norm bear less noise than longer ones.
     if mean_norm is not None and noise > mean_norm:
         return (

@@ -34,6 +34,7 @@ from fedray.trace.invariants import (
     check_totals,
     check_versions,
 )
+from fedray.trace.progress import read_progress
 from fedray.trace.schema import (
     FORMAT,
     LOSSES_DIGEST,
@@ -49,7 +50,7 @@ from fedray.trace.schema import (
     part_file,
     run_digest,
 )
-from fedray.trace.trained import TRAINING, TrainedRun, check_stopped
+from fedray.trace.trained import LIVE_TRAINING, TRAINING, TrainedRun, check_stopped
 from fedray.wire.messages import Metric
 
 _WRITTEN = "that `fedray run` or `fedray import` wrote"
@@ -175,7 +176,13 @@ class Trace(DrawnResult, OpenedTrace):
 
     def __repr__(self) -> str:
         run = self.run
-        return f"<Trace {shown(str(self.path))}: {run['ended']}, digest {self.digest[:12]}>"
+        said = f"{run['ended']}{self._unfinished_training()}"
+        return f"<Trace {shown(str(self.path))}: {said}, digest {self.digest[:12]}>"
+
+    def _unfinished_training(self) -> str:
+        """Returns how far an unfinished training beside this trace is, after a comma."""
+        told = read_progress(self.path.with_name(f"{self.path.name}{LIVE_TRAINING}"))
+        return "" if told is None else f", training unfinished, {told.done} of {told.count} rounds"
 
     def to_arrow(self) -> pa.Table:
         """Returns the attempts at rounds in order of time, with the columns of rounds.parquet."""

@@ -59,6 +59,8 @@ FORMAT = "fedray-training"
 VERSION = 4
 TRAINING = "training"
 """Folder of a trace in which `fedray run` puts the trained run."""
+LIVE_TRAINING = f".{TRAINING}.partial"
+"""End of the name of the folder beside a trace in which that training is under way."""
 VOCABULARY_FILE = "vocabulary.json"
 """List of the words that have numbers, from 4 on; see fedray.clients.data.form."""
 LEFT_OUT = {
@@ -207,7 +209,9 @@ class TrainedDocument(TypedDict):
     model_sha256: str
     """SHA-256 of the model's file, in hexadecimal."""
     parameters: dict[str, list[int]]
-    """Shape of each tensor of the model by name."""
+    """Shape of each trained tensor of the model by name."""
+    frozen_parameters: int
+    """Number of parameters of the model that were not trained, and are in no file."""
     task_metrics: list[Metric]
     """Metrics of the evaluations."""
     optimum: dict[str, float]
@@ -247,8 +251,9 @@ class TrainedDocument(TypedDict):
     mean_norm: float | None
     """Mean norm of updates before clipping, computed without noise; None without an update."""
     update_noise: float
-    """Norm of the noise on a mean update in clip norms, as printed before the training; 0 without
-    noise."""
+    """Norm of independent noise on each mean update that would disturb the model as much as the
+    noise of the mechanism, in clip norms: a score over up to 200 rounds. Of correlated noise, a
+    mean update itself has more (see docs/published.md). 0 without noise."""
     noise_warning: str
     """A sentence if the noise on a mean update is too much for learning; else empty."""
     people: dict[str, int]
@@ -263,7 +268,7 @@ class TrainedDocument(TypedDict):
     written: str
     """Time of writing: UTC, as ISO 8601 has it."""
     wall_seconds: float
-    """Wall-clock time of the training in seconds."""
+    """Wall-clock time of the training in seconds; of a resumed one, since it was resumed."""
     seconds_per_round: float | None
     """Median wall-clock time of a round on the training machine since the training began or was
     resumed, including evaluations, in seconds; None if not recorded."""
@@ -596,6 +601,7 @@ class TrainedRun(DrawnResult):
             ["task", f"{_task_name(training)}, seed {document['seed']}"],
             ["loss", loss],
         ]
+        rows += [["parameters", self._parameter_counts()], *self._clip_norm_rows()]
         if math.isfinite(self.clipped_share):
             rows.append(["clipped", f"{100 * self.clipped_share:.1f} % of the updates"])
         rows += [*self._encoding_rows(), *self._left_out_rows()]
@@ -627,6 +633,21 @@ class TrainedRun(DrawnResult):
         found, best = self.last_evaluation()[metric.name], self.document["optimum"].get(metric.name)
         gap = metric.sign * ((math.nan if best is None else best) - found.value)
         return gap <= 2 * found.standard_error <= abs(best or 0.0) / 10
+
+    def _parameter_counts(self) -> str:
+        trained = sum(math.prod(shape) for shape in self.document["parameters"].values())
+        frozen = self.document.get("frozen_parameters", 0)
+        return f"{trained:,} trained{f', {frozen:,} frozen' if frozen else ''}"
+
+    def _clip_norm_rows(self) -> list[list[str]]:
+        """Returns the clip norm as a row, of the first and the last round if they differ."""
+        norms = self.metrics["clip_norm"]
+        norms = norms[np.isfinite(norms)]
+        if not norms.size:
+            return []
+        first, last = (f"{norms[place]:.4g}" for place in (0, -1))
+        said = last if first == last else f"{first} in the first round, {last} in the last"
+        return [["clip norm", said]]
 
     def _devices_of_a_round(self) -> str:
         # Only scenarios with stored uploads have the table, and only groups draw a fixed number.
@@ -726,6 +747,7 @@ class TrainedRunWriter(PartialDirectory):
             "metrics_digest": columns_digest(columns),
             "model_sha256": model_sha256,
             "parameters": {name: list(shape) for name, shape in description.shapes.items()},
+            "frozen_parameters": description.frozen,
             "task_metrics": [dataclasses.asdict(metric) for metric in description.metrics],
             "optimum": dict(description.optimum),
             "people": dict(description.people),

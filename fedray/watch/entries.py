@@ -30,9 +30,9 @@ from fedray.trace.progress import PROGRESS_FILE, ProgressReport, read_progress
 from fedray.trace.reader import Trace, read_document
 from fedray.trace.schema import RUN_FILE
 from fedray.trace.several_tasks import TASKS_FILE
-from fedray.trace.trained import TRAINING, TRAINING_FILE
+from fedray.trace.trained import LIVE_TRAINING, TRAINING, TRAINING_FILE
 
-PARTIAL, LIVE_TRAINING = ".partial", f".{TRAINING}.partial"
+PARTIAL = ".partial"
 RESULTS_FILE, TABLE_FILE, PLAN_FILE = "results.json", "results.parquet", "plan.json"
 MOST_LEVELS = 4
 """Number of folder levels that are searched: studies have folders of scenarios and seeds."""
@@ -295,8 +295,8 @@ def _with_progress(entry: Entry, partial: Path, told: ProgressReport | None, res
     entry = replace(
         entry,
         count=told.count,
-        # The clock may have been set back while the run went on.
-        wall_seconds=max(0.0, told.told - told.begun),
+        # A process that compiles reports nothing for minutes. The clock may have been set back.
+        wall_seconds=max(0.0, (time.time() if state == "running" else told.told) - told.begun),
         seconds_left=told.seconds_left if state != "interrupted" else None,
         told=max(0.0, time.time() - told.told),
         note=f"waiting for {told.facts['waiting']}" if "waiting" in told.facts else "",

@@ -386,11 +386,17 @@ class TrainReport:
     are equal."""
     loss_sum: int = 0
     """Sum of the devices' losses before training, in steps of 2^-FIXED_POINT_BITS, so that it is
-    the same in any order."""
+    the same in any order; `mean_loss` has the mean in its own unit."""
     norm_sum: int = 0
-    """Sum of the norms of their updates before clipping, in the same steps."""
+    """Sum of the norms of their updates before clipping, in the same steps; `mean_norm` has the
+    mean."""
     clipped_coordinates: int = 0
     """Coordinates of updates that the encoding clipped after the rotation."""
+
+    @property
+    def mean_loss(self) -> float | None:
+        """Mean loss of the devices in the sum before training; None without one."""
+        return self.loss_sum / 2.0**FIXED_POINT_BITS / self.trained if self.trained else None
 
     @property
     def mean_norm(self) -> float | None:
@@ -493,6 +499,8 @@ class TaskDescription:
     for other data."""
     words: tuple[str, ...] = ()
     """Vocabulary of a text in words, in order of their numbers; empty for other data."""
+    frozen: int = 0
+    """Number of parameters of the model that are not trained."""
 
 
 class Measured(NamedTuple):
@@ -597,10 +605,8 @@ class TrainingMetrics:
     @property
     def train_loss(self) -> float:
         """Mean loss of the round's devices before they trained; NaN if no device trained."""
-        if not self.report.trained:
-            return math.nan
-        # The sum is an integer, so that it does not depend on the order of the devices.
-        return self.report.loss_sum / 2.0**FIXED_POINT_BITS / self.report.trained
+        mean = self.report.mean_loss
+        return math.nan if mean is None else mean
 
     @property
     def clipped_share(self) -> float:

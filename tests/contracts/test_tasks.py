@@ -251,6 +251,14 @@ def test_a_module_for_a_group_is_the_module_for_each_device(make, shape) -> None
             MODULE.replace(".long()", ".float()"),
             "; for classes, targets must be whole numbers from 0 to 1 (targets.long())",
         ),
+        (
+            MODULE.replace(".long()", ".long() + 1"),
+            "from 0 to 1 (targets.long()), or give the output layer 3 outputs",
+        ),
+        (
+            MODULE.replace("torch.nn.Linear(6, 2)", "torch.nn.Embedding(6, 2)"),
+            "call inputs.long() in forward, or name the column as data.tokens",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_task_is_one_line_before_anything_is_simulated(

@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 from numba.core.caching import _CacheLocator
 
-from fedray.base.errors import InputError
+from fedray.base.errors import InputError, RunFailed
 from fedray.base.kept import cache_folder
 from fedray.runs.simulation import simulate
 from fedray.runtime.local_ray import LONGEST, private_surroundings
 from fedray.runtime.placement import Placement
+from fedray.runtime.session import session
 
 ROOT = Path(__file__).resolve().parents[2]
 NOBODY = 65534
@@ -162,6 +163,23 @@ def test_a_folder_in_which_ray_cannot_start_is_named(name: str, folder: str, mon
     ):
         pass
     assert "\n" not in str(error.value)
+
+
+def test_a_ray_that_cannot_start_is_one_line_with_the_remedy(monkeypatch) -> None:
+    ray = pytest.importorskip("ray")
+
+    def late(**options: Any) -> None:
+        raise Exception("The current node timed out during startup.\nSee the log.")
+
+    monkeypatch.setattr(ray, "init", late)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with (
+        pytest.raises(RunFailed, match="backend=in-process$") as error,
+        session(Placement(1, "ray")),
+    ):
+        pass
+    assert "\n" not in str(error.value)
+    assert "timed out during startup" in str(error.value)
 
 
 SURROUNDINGS = """

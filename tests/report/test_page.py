@@ -63,6 +63,18 @@ def test_three_guarantees_stand_in_order_and_only_one_may_be_rested_on(
     assert "Nothing is claimed." in claimed
 
 
+def test_an_epsilon_that_protects_nobody_is_not_green(small, tmp_path: Path) -> None:
+    scenario = small("privacy.noise_multiplier=0.1", "participation.timer_hours=1.0")
+    audit = audit_trace(simulate(scenario, Placement(1, "in-process"), tmp_path / "t"))
+    assert audit.supported_epsilon is not None
+    assert audit.supported_epsilon > 20
+    page = audit_page(audit)
+    assert 'class="guarantee enforced"' in page
+    assert 'class="verdict holds"' not in page
+    assert "It may be published as a DP guarantee." not in page
+    assert "It may be published, but protects nobody in practice." in page
+
+
 def test_privacy_is_rounded_to_the_safe_side_in_tiles_and_tables(
     trained_page: str, trained_audit
 ) -> None:

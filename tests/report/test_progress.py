@@ -97,7 +97,8 @@ def test_what_is_left_follows_the_slower_of_simulation_and_training(monkeypatch)
             on_progress(TrainingProgress(10 + 10 * seconds, 1000, metrics, None, 0))
     lines = re.split(r"[\r\n]", re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", out.getvalue()))
     estimate = (
-        "training: 1,000 rounds of 64 devices take about 95 s; with all 6,500 devices of a round"
+        "training: 1,000 rounds of 64 devices take about 95 s on an idle machine; with "
+        "all 6,500 devices of a round"
     )
     assert any(line.startswith(estimate) for line in lines)
     # 20 rounds are trained in 20 s, and 970 are left; the simulation is ten times as fast.
@@ -149,7 +150,7 @@ def test_a_run_that_starves_says_so_once_and_keeps_the_word(capsys, monkeypatch)
 )
 def test_lengths_of_time_have_the_unit_that_suits_them(seconds: float, text: str) -> None:
     whole = estimate_text(TrainingEstimate(8, 20, seconds, 20, seconds))
-    assert whole == f"training: 8 rounds of 20 devices take about {text}"
+    assert whole == f"training: 8 rounds of 20 devices take about {text} on an idle machine"
 
 
 def test_data_that_is_read_as_a_whole_is_shown(monkeypatch) -> None:

@@ -1,5 +1,6 @@
 """The page of one trained run: what it draws, and which options it has."""
 
+import math
 import shutil
 
 import pytest
@@ -40,6 +41,10 @@ def test_every_accuracy_says_its_examples_and_devices(
     made.document["evaluated"] |= {"available": 40, "held_out_devices": held_out_devices}
     assert made.sample == said
     rows = dict(made.rows())
+    trained = sum(math.prod(each) for each in made.document["parameters"].values())
+    assert rows["parameters"] == f"{trained:,} trained"
+    made.document["frozen_parameters"] = 32_512
+    assert dict(made.rows())["parameters"] == f"{trained:,} trained, 32,512 frozen"
     assert rows["held-out accuracy"] == f"0.4000 share of words, standard error 0.0100, on {said}"
     page = trained_page(made)
     assert f"Accuracy 0.4000 on {said}, after 4 rounds." in page

@@ -22,11 +22,12 @@ from fedray.base.intervals import mean_interval, quantile_interval, share_interv
 from fedray.clients.data.factory import source_of
 from fedray.clients.data.source import FIRST_HELD_OUT
 from fedray.clients.tasks.factory import task_of
+from fedray.report.groups import groups_tables
 from fedray.report.terminal import training_text
 from fedray.runs.pipeline import run_scenario
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
-from fedray.trace.groups import Groups, groups_of
+from fedray.trace.groups import Group, GroupMetric, Groups, WorstTenth, groups_of
 from fedray.trace.trained import TrainedRun
 from fedray.wire.messages import Evaluated, GroupSums, Metric
 
@@ -269,6 +270,19 @@ def test_the_worst_tenth_is_that_of_the_devices_own_metrics(small, tmp_path: Pat
         ends = (worst.low, worst.high)
         assert not ends[0] > worst.quantile + 1e-6
         assert not ends[1] < worst.quantile - 1e-6
+
+
+def test_tables_name_the_function_the_mean_and_an_end_that_is_not_known() -> None:
+    metric = Metric("accuracy", "share", "higher")
+    found = Groups(
+        "small", "by", "last", 2, "held-out devices", Evaluated(9, 9, 3, 3), (metric,),
+        (Group("a", 3, 9, {"accuracy": GroupMetric(0.5, 0.25, 0.75)}),),
+        {"accuracy": WorstTenth(1, 3, 0.1, 0.5, 0.1, math.nan, 0.2)},
+    )  # fmt: skip
+    by_group, worst = groups_tables(found)
+    assert by_group.title.startswith("By the function by: ")
+    assert "mean of all devices" in worst.columns
+    assert worst.rows[0][-1] == "0.1000 (low end not known to 0.2000)"
 
 
 def sums_of(hits: np.ndarray, sizes: np.ndarray) -> GroupSums:

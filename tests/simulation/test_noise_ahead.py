@@ -10,7 +10,7 @@ from fedray.clients.data.factory import source_of
 from fedray.clients.tasks.factory import task_of
 from fedray.clients.tasks.layout import size_of
 from fedray.mechanisms import Tree
-from fedray.runs.noise_ahead import noise_ahead, told_ahead
+from fedray.runs.noise_ahead import EACH_MEAN, noise_ahead, told_ahead
 from fedray.scenario import Scenario
 from fedray.scenario.several_tasks import read_scenario, tasks_of
 from fedray.scenario.shipped import find_scenario, shipped_scenario_files
@@ -51,12 +51,34 @@ def test_correlated_noise_counts_by_what_the_server_makes_of_it(small) -> None:
     assert found / plain == pytest.approx(ratio, rel=1e-9)
 
 
+def test_the_noise_on_a_mean_itself_is_told_beside_its_effect(small, numbers_in) -> None:
+    """z sqrt(d) / goal times the norm of a row of C^-1, which a BLT's effect on the model is far below."""
+    scenario = small(
+        "privacy.mechanism=blt-100", "privacy.noise_multiplier=1", "rounds.report_goal=100"
+    )
+    parameters, rounds = 8709, 200
+    _, noise = next(scenario.privacy.strategy.noise_blocks(rounds))
+    rows = np.linalg.norm(noise, axis=1)  # of C^-1
+    itself = parameters**0.5 / 100 * (rows**2).mean() ** 0.5
+    assert noise_ahead(scenario, parameters, EACH_MEAN) == pytest.approx(itself, rel=1e-9)
+    effect = noise_ahead(scenario, parameters)
+    assert effect < 0.5 * itself
+    assert itself > 0.93
+    told = told_ahead(effect, parameters, scenario)
+    assert numbers_in(told) == pytest.approx([itself, effect], rel=0.06)
+    # Independent noise has one figure.
+    alone = small('privacy.mechanism={kind="identity"}')
+    told = told_ahead(noise_ahead(alone, 100), 100, alone)
+    assert len(numbers_in(told)) == 1
+
+
 def test_too_much_noise_is_told_with_remedies_that_suffice(small, numbers_in) -> None:
     """A goal of 40 with noise of 8 clip norms: 320 devices, or 1 / 8^2 of the parameters."""
-    told = told_ahead(8.0, 541_696, small("rounds.report_goal=40"))
+    scenario = small("rounds.report_goal=40")
+    itself = pytest.approx(noise_ahead(scenario, 541_696, EACH_MEAN), rel=0.005)
+    told = told_ahead(8.0, 541_696, scenario)
     # Noise in clip norms; what models lost up to 1 and beyond, in points; goal, or parameters.
-    assert numbers_in(told) == [8, 1, 3.5, 45, 320, 8464, 541_696]
-    assert numbers_in(told_ahead(1.0, 9, small())) == [1]
+    assert numbers_in(told) == [itself, 8, 1, 3.5, 45, 320, 8464, 541_696]
 
 
 def test_a_small_population_is_told_the_noise_of_the_one_that_it_stands_for(small) -> None:
@@ -99,12 +121,12 @@ def test_run_and_train_tell_it_once_at_the_start(tmp_path: Path, fedray_command)
     options = ("--set", "rounds.count=2", "--out", str(tmp_path / "t"), *HERE)
     code, _, told = fedray_command("run", "small", *options)
     assert code == 0
-    assert told.count("noise   The noise on a mean update is in effect") == 1
+    assert told.count("noise   The noise on a mean update is ") == 1
     assert "warning" not in told
     more = ("--set", "privacy.noise_multiplier=500", "--out", str(tmp_path / "m"), *HERE)
     code, _, told = fedray_command("train", str(tmp_path / "t"), *more)
     assert code == 0
-    assert told.count("fedray: warning: The noise on a mean update is in effect") == 1
+    assert told.count("fedray: warning: The noise on a mean update is ") == 1
     trained = fedray.TrainedRun.open(tmp_path / "m")
     assert trained.warnings[0] == trained.document["noise_warning"] != ""
     assert sum("raise rounds.report_goal to" in each for each in trained.to_json()["notes"]) == 1

@@ -69,8 +69,8 @@ def test_every_mechanism_has_the_epsilon_and_every_seed_a_pair(
     }
     least, most = (pick([*names[:3]], key=noise.__getitem__) for pick in (min, max))
     assert ahead.startswith(
-        f"The noise on a mean update is in effect {noise[least]:.2g} ({least}) to "
-        f"{noise[most]:.2g} ({most}) times the clip norm. 8 trainings of 6 rounds take about 1 s of "
+        f"The noise acts on the models like independent noise of {noise[least]:.2g} ({least}) to "
+        f"{noise[most]:.2g} ({most}) times the clip norm on each mean update. 8 trainings of 6 rounds take about 1 s of "
         f"CPU time. Fewer seeds, fewer mechanisms or training.cohort_sample="
     )
     assert " take less. If they are cut off, the same out continues them: " in ahead

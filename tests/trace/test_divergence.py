@@ -96,6 +96,13 @@ HEALTHY = {
 }
 
 
+def test_a_report_has_its_means_in_their_own_units() -> None:
+    one = 1 << FIXED_POINT_BITS
+    report = TrainReport(round_index=0, trained=2, loss_sum=3 * one, norm_sum=one)
+    assert (report.mean_loss, report.mean_norm) == (1.5, 0.5)
+    assert TrainReport(round_index=0).mean_loss is None
+
+
 @pytest.mark.parametrize("name", DIVERGED)
 def test_a_loss_far_above_the_initial_model_s_is_told_with_remedies(tmp_path, name: str) -> None:
     trained = trained_with(tmp_path / "t", DIVERGED[name])
@@ -297,7 +304,7 @@ def test_a_model_at_chance_diverged_if_the_loss_on_the_devices_rose_too(tmp_path
     ("noise", "warning", "mean_norm", "cause"),
     [
         (0.0, "", 4.0, ""),
-        (0.032, "", 4.0, " The noise on a mean update, 0.032 times the clip norm, is not the cause."),
+        (0.032, "", 4.0, " The noise on a mean update, in effect 0.032 times the clip norm, is not the cause."),
         # Without the norms of updates nothing is known of a cause.
         (0.032, "", None, ""),
         (0.5, "", 0.01, " is 100 times the mean norm of an update: lower privacy.clip_norm to near 0.005 of it."),

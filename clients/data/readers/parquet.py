@@ -23,6 +23,7 @@ from .reader import (
     ClientFile,
     Column,
     Damaged,
+    NoColumn,
     damage,
 )
 
@@ -115,7 +116,7 @@ class _Rows:
             if column not in names:
                 # A line cannot show more.
                 some = ", ".join(names[:20])
-                raise Damaged(f"{file.name} has no column {column!r}; it has {some}")
+                raise NoColumn(f"{file.name} has no column {column!r}; it has {some}")
 
     def column(self, name: str) -> Iterator[pa.Array]:
         """Yields batches of a column over all files, or raises Damaged."""
@@ -141,7 +142,10 @@ class _Rows:
         where = f"{self.files[0].parent.name}: client {client.name!r}"
         with damage(where, *_DAMAGE):
             together = pa.concat_tables(pieces)
-            return {column: _values(together.column(column), where) for column in columns}
+            return {
+                column: _values(together.column(column), f"{where}, column {column!r},")
+                for column in columns
+            }
 
     def _group(self, group: int, columns: tuple[str, ...]) -> pa.Table:
         # Consecutive clients are often in the same group, so the last one is kept.

@@ -38,6 +38,10 @@ class Damaged(ValueError):
     """Data that violates its format; the message names file and record."""
 
 
+class NoColumn(Damaged):
+    """Data without the column that a key names; the message lists those that it has."""
+
+
 class ClientFile(Protocol):
     """Recorded data of clients, which opens without reading all of it.
 

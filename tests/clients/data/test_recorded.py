@@ -400,6 +400,26 @@ def drop_column(path: Path) -> None:
     pq.write_table(pq.read_table(file).drop_columns(["client"]), file)
 
 
+def change_pixels(path: Path, change) -> None:
+    """Changes the pixels of the second example of a client."""
+    file = path / "train-00000-of-00002.parquet"
+    table = pq.read_table(file)
+    names, column = table["client"].to_pylist(), table["x"].to_pylist()
+    place = next(p for p in range(1, len(names)) if names.index(names[p]) == p - 1)
+    column[place] = change(column[place])
+    array = pa.array(column, table.schema.field("x").type)
+    where = table.schema.get_field_index("x")
+    pq.write_table(table.set_column(where, "x", array), file)
+
+
+def empty_cell(path: Path) -> None:
+    change_pixels(path, lambda pixels: None)
+
+
+def not_finite(path: Path) -> None:
+    change_pixels(path, lambda pixels: [float("nan") for _ in pixels])
+
+
 def truncate_parquet(path: Path) -> None:
     truncate(path / "train-00000-of-00002.parquet")
 
@@ -414,6 +434,8 @@ def truncate_parquet(path: Path) -> None:
         ("sqlite", overwrite, "d.sqlite is not a SQLite file"),
         ("parquet", truncate_parquet, "train-00000-of-00002.parquet is not a readable Parquet file"),
         ("parquet", drop_column, "train-00000-of-00002.parquet has no column 'client'"),
+        ("parquet", empty_cell, "column 'x', has an empty cell"),
+        ("parquet", not_finite, "first in example 1 of the client, counted from 0"),
     ],
 )  # fmt: skip
 def test_a_damaged_file_is_one_line(kind: str, damage, says: str, tmp_path: Path, source) -> None:
@@ -423,6 +445,9 @@ def test_a_damaged_file_is_one_line(kind: str, damage, says: str, tmp_path: Path
         source(table)
     assert says in str(told.value)
     assert "\n" not in str(told.value)
+    if damage is drop_column:
+        # The data is not at fault.
+        assert str(told.value).endswith("; name one of them")
 
 
 @pytest.mark.parametrize(

@@ -186,7 +186,7 @@ def cases(names):
 
 
 def noise_of(trained: TrainedRun) -> float:
-    """Noise on a mean update in norms of an update, which is at most the clip norm."""
+    """Noise in effect in norms of an update, which is at most the clip norm."""
     mean, privacy = trained.document["mean_norm"], trained.document["scenario"]["privacy"]
     bears = min(1.0, mean / privacy["clip_norm"]) if mean else 1.0
     return trained.document["update_noise"] / bears
