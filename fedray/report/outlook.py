@@ -52,7 +52,9 @@ def outlook_headline(outlook: Outlook) -> str:
         sentences = [NO_RULE]
     elif outlook.state is not State.KEPT:
         sentences += [_sentence(each, outlook) for each in worst]
-    if outlook.state is State.IN_DANGER:
+    if outlook.state is State.LOST and outlook.left:
+        sentences.append(_rest(outlook, under))
+    if outlook.state_left is State.IN_DANGER:
         sentences.append(_advice(outlook))
     if outlook.slowest_recorded_hours is not None:
         sentences.append(
@@ -67,11 +69,17 @@ def outlook_headline(outlook: Outlook) -> str:
     return "".join(f"{each}. " for each in sentences).strip()
 
 
+def _rest(outlook: Outlook, under: str) -> str:
+    """Returns the state of the statements that are not lost, in a sentence."""
+    rest = f"The rest ({', '.join(each.statement for each in outlook.left)}) is"
+    return f"{rest} kept {under}" if outlook.state_left is State.KEPT else f"{rest} in danger"
+
+
 def _advice(outlook: Outlook) -> str:
-    """Returns the change that keeps a claim at the least cost, in a sentence."""
+    """Returns the change that keeps what is left of a claim at the least cost, in a sentence."""
     change = outlook.advised
     if change is None:
-        return "No change is proven to keep it"
+        return f"No change is proven to keep {outlook.what_is_kept}"
     text = f"{change.text[:1].lower()}{change.text[1:]}"
     if change.kinds == ("noise",):
         return f"Kept with {text}"
@@ -197,7 +205,7 @@ def _statements_table(outlook: Outlook) -> Table:
 def _changes_table(outlook: Outlook) -> Table:
     cells = {
         "change": lambda each: " + ".join(each.kinds),
-        "keeps the claim": lambda each: "yes" if each.is_enough else "no",
+        f"keeps {outlook.what_is_kept}": lambda each: "yes" if each.is_enough else "no",
         "what": lambda each: each.text,
         "wait now": lambda each: _count(each.waits_now),
         "wait now %": lambda each: _percent(each.share_waiting),
@@ -209,12 +217,17 @@ def _changes_table(outlook: Outlook) -> Table:
         "list %": lambda each: _percent(each.share_held),
         "sensitivity": lambda each: fine(each.sensitivity),
     }
+    judged = "all statements of the claim"
+    if outlook.state is State.LOST:
+        judged = (
+            f"its statements that are not lost ({', '.join(e.statement for e in outlook.left)})"
+        )
     least = "exact" if all(each.is_exact is not False for each in outlook.changes) else "bounds"
     return Table.of(
         "What to change from now on",
         outlook.changes,
         cells,
-        "The forward guarantee was computed again under each, and all statements of the claim were "
+        f"The forward guarantee was computed again under each, and {judged} were "
         "judged. Wait now: devices seen so far that may not take part in the next round, though as "
         "many rounds have passed as between any two participations so far. Noticed in round: the "
         "first in which a device that comes as soon as devices did so far may be kept away.",

@@ -536,6 +536,53 @@ def test_a_change_counts_only_if_it_keeps_every_statement(tmp_path: Path) -> Non
     assert offers["cap",].waits_now == 0
 
 
+def test_what_is_left_of_a_claim_that_is_lost_in_part_can_still_be_kept(
+    tmp_path: Path, monkeypatch, fedray_command
+) -> None:
+    """Two rounds of devices 0 and 5 are four apart: min_sep is lost, rho and participations are not."""
+    trace = a_log(tmp_path, PATTERNS)
+    audit = audited(trace, rho=5 / 18, min_sep=6, max_participations=6)
+    outlook = look_ahead(audit, 34)
+    assert (outlook.state, outlook.state_left) == (State.LOST, State.IN_DANGER)
+    left = look_ahead(audited(trace, rho=5 / 18, max_participations=6), 34)
+    assert [replace(each, first=None) for each in outlook.changes] == [
+        replace(each, first=None) for each in left.changes
+    ]
+    assert outlook.advised is not None
+    assert "The claimed min_sep 6 was lost" in outlook.headline
+    said = "The rest (max_participations, rho) is in danger. Kept if the server enforces, from round 10"
+    assert said in outlook.headline
+    table = next(each for each in outlook.tables() if each.title.startswith("What to change"))
+    assert "keeps the rest of the claim" in table.columns
+    # With the change in force the rest is kept, and the claim stays lost.
+    (tmp_path / "force.toml").write_text(outlook.adoption or "")
+    outlook.write_hold(tmp_path / "hold.csv")
+    adopted = look_ahead(audit, 34, in_force=read_in_force(tmp_path / "force.toml"))
+    assert (adopted.state, adopted.state_left, adopted.changes) == (State.LOST, State.KEPT, ())
+    assert "The rest (max_participations, rho) is kept if the server enforces" in adopted.headline
+    monkeypatch.chdir(tmp_path)
+    Path("claim.toml").write_text(
+        'mechanism = "identity"\nnoise_multiplier = 3.0\nrho = 0.27778\nmin_sep = 6\n'
+    )
+    options = ("audit", "t", "--claim", "claim.toml", "--until", "34", "--hold", "now.csv")
+    code, _, err = fedray_command(*options)
+    assert (code, Path("now.csv").exists()) == (1, True)
+    assert "no change keeps" not in err
+    # Of a claim that is lost as a whole nothing is kept, and nothing is written.
+    Path("claim.toml").write_text('mechanism = "identity"\nnoise_multiplier = 3.0\nmin_sep = 6\n')
+    code, _, err = fedray_command(*options[:-1], "none.csv")
+    assert (code, Path("none.csv").exists()) == (1, False)
+    assert "no change keeps the claim" in err
+
+
+def test_nothing_is_left_of_a_claim_about_other_noise(run) -> None:
+    claim = Claim(mechanism=Identity(), noise_multiplier=4.0, max_participations=3)
+    outlook = look_ahead(audit_trace(run(), claim=claim), 20)
+    assert outlook.state is outlook.state_left is State.LOST
+    assert not outlook.changes
+    assert outlook.hold() is None
+
+
 def test_statements_that_a_log_does_not_show_are_not_said_to_be_kept(tmp_path: Path) -> None:
     trace = a_log(tmp_path, PATTERNS)
     outlook = look_ahead(audited(trace, min_sep=4), 34)
