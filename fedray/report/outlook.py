@@ -87,7 +87,7 @@ def _advice(outlook: Outlook) -> str:
         return f"Kept if the server does this: {text}"
     since = "the next round on"
     if outlook.next_round is not None:
-        since = f"round {outlook.next_round:,}"
+        since = f"round {outlook.next_round}"
     return f"Kept if the server enforces, from {since}: {text} ({_waits(change)})"
 
 
@@ -103,7 +103,7 @@ def _waits(change: Change) -> str:
 def _sentence(each: StatementAhead, outlook: Outlook) -> str:
     shown = _shown(each.statement, each.claimed)
     if each.state is State.LOST:
-        at = "" if each.lost_at is None else f" after {counted(each.lost_at, 'round')}"
+        at = "" if each.lost_at is None else f" in round {outlook.number_of(each.lost_at - 1)}"
         found = _shown(each.statement, each.spent)
         if each.statement in NOISE_STATEMENTS:
             return f"The claimed {each.statement} is {shown}, not {found}"
@@ -152,7 +152,7 @@ def _rows_table(outlook: Outlook) -> Table:
     }
     who = "a device that has not taken part yet"
     if outlook.device is not None:
-        who = f"device {outlook.device}, in rounds {_listed(outlook.past)} so far"
+        who = f"device {outlook.device}, in rounds {_listed(outlook, outlook.past)} so far"
     return Table.of(
         f"The claim is {outlook.state}: figures after {counted(outlook.rounds, 'round')}",
         outlook.rows,
@@ -160,7 +160,9 @@ def _rows_table(outlook: Outlook) -> Table:
         f"Spent: the released {counted(outlook.released, 'round')}. Forward: the most that any "
         "device can still reach under the rules. Claimed: the limits of the claim; its sensitivity "
         f"is the largest with which rho and epsilon hold. Delta {given(outlook.delta)}.",
-        f"Forward is reached by {who}, which takes part in rounds {_listed(outlook.future)}.",
+        f"Forward is reached by {who}, which takes part in rounds "
+        f"{_listed(outlook, outlook.future)}.",
+        _numbered(outlook),
         "The argument show_devices names the device." if "#" in who else "",
         details=("theorem",),
         subject=lambda row: Subject(unit="device", estimand=_kind(row)),
@@ -183,10 +185,23 @@ def _count(value: int | None) -> str:
     return "-" if value is None else f"{value:,}"
 
 
-def _listed(rounds: tuple[int, ...], most: int = 8) -> str:
+def _numbered(outlook: Outlook) -> str:
+    """Returns how rounds are named, in a sentence; empty if they have one number only."""
+    if outlook.numbers is None:
+        return "Rounds are named by their place in the trace, as the log's numbers do not increase."
+    if not outlook.numbers.differ:
+        return ""
+    step = outlook.numbers.step
+    to_come = (
+        "" if step == 1 else f"; those to come are taken to be {step:,} apart, as at most so far"
+    )
+    return f"Rounds are named by the log's numbers{to_come}."
+
+
+def _listed(outlook: Outlook, rounds: tuple[int, ...], most: int = 8) -> str:
     if not rounds:
         return "none"
-    shown = ", ".join(map(str, rounds[:most]))
+    shown = ", ".join(str(outlook.number_of(each)) for each in rounds[:most])
     return shown if len(rounds) <= most else f"{shown}, ... ({len(rounds):,} in all)"
 
 
@@ -197,7 +212,9 @@ def _statements_table(outlook: Outlook) -> Table:
         "spent": lambda each: _shown(each.statement, each.spent),
         "forward": lambda each: _shown(each.statement, each.forward),
         "state": lambda each: each.state.value if each.is_checked else "unchecked",
-        "lost after round": lambda each: _count(each.lost_at),
+        "lost in round": lambda each: (
+            "-" if each.lost_at is None else str(outlook.number_of(each.lost_at - 1))
+        ),
     }
     return Table.of("Statements of the claim", outlook.statements, cells)
 
@@ -209,7 +226,9 @@ def _changes_table(outlook: Outlook) -> Table:
         "what": lambda each: each.text,
         "wait now": lambda each: _count(each.waits_now),
         "wait now %": lambda each: _percent(each.share_waiting),
-        "noticed in round": lambda each: _count(each.first_noticed),
+        "noticed in round": lambda each: (
+            "-" if each.first_noticed is None else str(outlook.number_of(each.first_noticed))
+        ),
         "min-sep": lambda each: _count(each.min_sep),
         "part.": lambda each: _count(each.participations),
         "epsilon": lambda each: epsilon_text(each.epsilon),

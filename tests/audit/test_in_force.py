@@ -76,6 +76,33 @@ def test_a_log_that_continues_with_list_and_rule_is_kept(
     assert (len(waits) < len(numbers)) is (step == 1)
 
 
+@pytest.mark.parametrize("step", [1, 3])
+def test_rounds_are_named_by_the_numbers_of_the_log(tmp_path: Path, step: int) -> None:
+    audit = audit_trace(log_of(tmp_path / "a", PATTERNS, step), claim=CLAIM)
+    outlook = look_ahead(audit, PLANNED)
+    rows, changes, *_ = outlook.tables()
+    # Without a rule, device 0 of rounds 0, 4 and 8 may come in every round from 10 on.
+    shown = [str(100 + step * each) for each in (0, 4, 8, *range(10, 18))]
+    assert outlook.past == (0, 4, 8)
+    note = next(each for each in rows.notes if each.startswith("Forward is reached"))
+    assert f"in rounds {', '.join(shown[:3])} so far" in note
+    assert f"takes part in rounds {', '.join(shown[3:])}, ... (24 in all)" in note
+    (named,) = [each for each in rows.notes if "by the log's numbers" in each]
+    assert ("3 apart" in named) is (step == 3)
+    of = changes.columns.index("noticed in round")
+    for change, row in zip(outlook.changes, changes.rows, strict=True):
+        noticed = change.first_noticed
+        assert row[of] == ("-" if noticed is None else str(100 + step * noticed))
+    (last,) = [each for each in outlook.changes if each.last_round is not None]
+    assert last.last_round is not None
+    number = 100 + step * (last.last_round - 1)
+    assert f"Stop after {last.last_round} rounds (round {number})" in last.text
+    lost = look_ahead(
+        audit_trace(audit.trace, claim=CLAIM.model_copy(update={"min_sep": 5})), PLANNED
+    )
+    assert f"min_sep 5 was lost in round {100 + step * 4}: it is 4 now" in lost.headline
+
+
 def test_a_list_that_the_log_broke_ensures_nothing(tmp_path: Path) -> None:
     begun = look_ahead(audit_trace(log_of(tmp_path / "a", PATTERNS), claim=CLAIM), PLANNED)
     listed(begun).write_hold(tmp_path / "hold.csv")

@@ -24,7 +24,7 @@ from fedray.audit.live.changes import Ahead, Change, changes_that_keep
 from fedray.audit.live.in_force import InForce, RulesInForce, Waiting
 from fedray.audit.live.promise import Promise
 from fedray.audit.live.reached import Reached, reached
-from fedray.audit.live.round_numbers import RoundNumbers
+from fedray.audit.live.round_numbers import RoundNumbers, named, numbers_of
 from fedray.audit.live.rules_ahead import RulesAhead, paced, rules_ahead
 from fedray.base.arrays import Float64Array
 from fedray.base.document import Document, InJson, Key, NotInJson
@@ -34,8 +34,6 @@ from fedray.base.rounding import shown_noise
 from fedray.mechanisms.continuation import Continued
 from fedray.mechanisms.strategy import SensitivityUnknown
 from fedray.scenario.hold import By, Hold, write_hold
-from fedray.trace.imported import ImportedTrace
-from fedray.trace.reader import Trace
 
 VERSION = 1
 """Version of the document."""
@@ -221,6 +219,8 @@ class Outlook(DrawnResult):
     latest: NotInJson[Float64Array | None]
     """Latest time of a participation in each planned round at the stated pace, [R seconds]; None if
     unknown."""
+    numbers: NotInJson[RoundNumbers | None]
+    """Numbers of rounds, by which the text names them; None for their places in the trace."""
     nights: NotInJson[tuple[Night, ...]] = ()
     """Nights of the history, this one included, in order; empty without a history."""
 
@@ -228,6 +228,10 @@ class Outlook(DrawnResult):
     def statement(self) -> InJson[str]:
         """The answer in sentences, to be quoted."""
         return self.headline
+
+    def number_of(self, place: int) -> int:
+        """Returns the number by which the text names a round."""
+        return named(self.numbers, place)
 
     @property
     def left(self) -> tuple[StatementAhead, ...]:
@@ -371,7 +375,8 @@ def look_ahead(
         used.strategy.check_rounds(rounds)
         limits = reached(patterns, rules.future(waiting.first))
         promise = Promise.of(claim, used.permitted, rounds, limits.max_participations)
-        ahead = Ahead(used.strategy, patterns, promise, waiting.first, rules)
+        numbers = numbers_of(trace)
+        ahead = Ahead(used.strategy, patterns, promise, waiting.first, rules, numbers)
         forward = ahead.sensitivity(rules), limits
         statements = _statements(audit, claim, rules, promise, forward)
         state = _worst([each.state for each in statements])
@@ -397,7 +402,7 @@ def look_ahead(
     except ValueError as error:
         raise InputError.caused_by(error) from None
     found, _ = forward
-    next_round = _next_round(trace)
+    next_round = None if numbers is None else numbers.least_next
     device = None if found.place < 0 else int(patterns.device_ids[found.place])
     return Outlook(
         version=VERSION,
@@ -425,6 +430,7 @@ def look_ahead(
         audit=audit,
         waiting=waiting,
         latest=rules.times and rules.times[1],
+        numbers=numbers,
     )
 
 
@@ -433,13 +439,6 @@ def _unchecked(audit: Audit, statements: tuple[StatementAhead, ...]) -> tuple[st
     danger = {each.statement for each in statements if each.state is State.IN_DANGER}
     unchecked = (each.statement for each in audit.findings if each.verdict is Verdict.UNCHECKED)
     return tuple(each for each in unchecked if each in danger)
-
-
-def _next_round(trace: Trace | ImportedTrace) -> int | None:
-    try:
-        return RoundNumbers(trace).least_next
-    except InputError:
-        return None
 
 
 def _left(statements: tuple[StatementAhead, ...]) -> tuple[StatementAhead, ...]:
