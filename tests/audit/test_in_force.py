@@ -10,7 +10,7 @@ import pytest
 from fedray import import_log
 from fedray.audit.auditing import audit_trace
 from fedray.audit.claims import Claim
-from fedray.audit.live.in_force import read_in_force
+from fedray.audit.live.in_force import RulesInForce, read_in_force
 from fedray.audit.live.outlook import Outlook, State, look_ahead
 from fedray.base.errors import InputError
 from fedray.mechanisms.registry import Identity
@@ -74,6 +74,24 @@ def test_a_log_that_continues_with_list_and_rule_is_kept(
     assert dict(zip(again.device_ids, again.first, strict=True)) == waits
     assert len(waits) > 0
     assert (len(waits) < len(numbers)) is (step == 1)
+
+
+def test_hours_by_which_times_of_a_round_differ_are_subtracted_and_named(tmp_path: Path) -> None:
+    """Rounds an hour apart, of which one has check-ins two hours apart: a device may come late in one round and early in the next."""
+    claim = Claim(mechanism=Identity(), noise_multiplier=3.0, rho=5 / 18)
+    rows = [(f"d{each}", 100 + each, float(each)) for each in range(4)]
+    given = RulesInForce(timer_hours=6.0)
+    whole = look_ahead(audit_of_times(tmp_path, rows, claim), 30, 1.0, given)
+    assert whole.rows[1].min_sep == 6
+    assert not any("subtracted" in each for each in whole.notes)
+    # The check-in two hours before belongs to a device that came once.
+    (tmp_path / "b").mkdir()
+    audit = audit_of_times(tmp_path / "b", [*rows, ("e", 103, 1.0)], claim)
+    spread = look_ahead(audit, 30, 1.0, given)
+    (note,) = [each for each in spread.notes if "subtracted" in each]
+    assert "differ by up to 2.01 h" in note
+    assert "6 h are 4 rounds at the stated pace, and would be 6 without" in note
+    assert spread.rows[1].min_sep == 4
 
 
 @pytest.mark.parametrize("step", [1, 3])

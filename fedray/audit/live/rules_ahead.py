@@ -41,6 +41,11 @@ IF_LATE = (
     "from then on, or stop; otherwise the figures no longer hold"
 )
 """Condition of rules in hours at a stated pace."""
+SPREAD = (
+    "Times within one round differ by up to {} h, and a device may come late in one round and early "
+    "in another. So these hours are subtracted from a rule in hours: {}"
+)
+"""Remark on rules in hours if the spread of times within a round weakens them."""
 NO_TIMES = "The log was imported without times, so rules in hours limit nothing; import times"
 """Remark on rules in hours of a log without times."""
 TIE = 1e-3
@@ -166,6 +171,20 @@ class RulesAhead:
         between, lasting = self.pace
         return max(1, math.ceil((seconds - lasting + TIE / 2) / between))
 
+    def spread(self) -> list[str]:
+        """Returns a remark if the spread of times within a round weakens a rule; else nothing."""
+        if self.pace is None:
+            return []
+        between, lasting = self.pace
+        shown = []
+        for seconds in dict.fromkeys((self.timer_seconds, *(each for each, _ in self.windows))):
+            whole, rounds = math.ceil((seconds - TIE) / between), self.in_rounds(seconds)
+            if seconds and rounds is not None and rounds < whole:
+                hours = f"{seconds / 3600.0:g} h"
+                kept = counted(rounds, "round")
+                shown.append(f"{hours} are {kept} at the stated pace, and would be {whole} without")
+        return [SPREAD.format(up(lasting / 3600.0, 2), "; ".join(shown))] if shown else []
+
     def if_late(self, has_list_of_times: bool) -> list[str]:
         """Returns what a server must do after a late round, in words."""
         found = []
@@ -226,7 +245,7 @@ def paced(
     if not needs_pace:
         return found
     if found.pace is not None and (enforced := found.if_late(has_list_of_times)):
-        notes = [*notes, IF_LATE.format(" and ".join(enforced))]
+        notes = [*notes, *found.spread(), IF_LATE.format(" and ".join(enforced))]
     return replace(found, notes=(*ahead.notes, *notes))
 
 
