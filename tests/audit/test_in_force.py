@@ -91,7 +91,9 @@ def test_hours_by_which_times_of_a_round_differ_are_subtracted_and_named(tmp_pat
     (note,) = [each for each in spread.notes if "subtracted" in each]
     assert "differ by up to 2.01 h" in note
     assert "6 h are 4 rounds at the stated pace, and would be 6 without" in note
-    assert spread.rows[1].min_sep == 4
+    # Device e of round 3 came two hours early, and may be two hours late in round 5.
+    assert "up to twice as many" in note
+    assert spread.rows[1].min_sep == 2
 
 
 @pytest.mark.parametrize("step", [1, 3])
