@@ -274,6 +274,9 @@ def _print_outlook(
         outlook = look_ahead(audit, until, slowest, enforced, kept.hold_by, str(claim))
     if not as_json:
         print_result(outlook, as_json=False)
+    # Devices of a simulated population may not have come yet.
+    if enforced is not None and outlook.waiting.warning is not None:
+        print_line(f"fedray: {outlook.waiting.warning}", err=True)
     outlook, written = _recorded(outlook, kept)
     written |= write_shown(outlook, page, figures)
     if as_json:

@@ -96,6 +96,32 @@ def test_hours_by_which_times_of_a_round_differ_are_subtracted_and_named(tmp_pat
     assert spread.rows[1].min_sep == 2
 
 
+@pytest.mark.parametrize(
+    ("ids", "said"),
+    [
+        ("d0 d1", None),
+        ("d0 x", "the list in force names 1 device that the log does not have: 'x'"),
+        ("d0 w x y z", "names 4 devices that the log does not have: 'w', 'x', 'y', ..."),
+        (
+            "0 1",
+            "no device of the list in force is in the log, which probably has other ids: '0', '1'",
+        ),
+    ],
+)
+def test_devices_of_a_list_that_the_log_does_not_have_are_named(
+    tmp_path: Path, monkeypatch, fedray_command, ids: str, said: str | None
+) -> None:
+    log_of(tmp_path / "a", PATTERNS)
+    monkeypatch.chdir(tmp_path)
+    rows = "".join(f"{each},120\n" for each in ids.split())
+    in_force_since(tmp_path, 110, f"device_id,first_round\n{rows}")
+    Path("claim.toml").write_text('mechanism = "identity"\nnoise_multiplier = 3.0\nrho = 9\n')
+    options = ("--claim", "claim.toml", "--until", "34", "--in-force", "force.toml", "--json")
+    code, _, err = fedray_command("audit", str(Path("a", "t")), *options)
+    assert code == 0
+    assert err == "" if said is None else said in err
+
+
 @pytest.mark.parametrize("step", [1, 3])
 def test_rounds_are_named_by_the_numbers_of_the_log(tmp_path: Path, step: int) -> None:
     audit = audit_trace(log_of(tmp_path / "a", PATTERNS, step), claim=CLAIM)

@@ -42,9 +42,9 @@ IF_LATE = (
 )
 """Condition of rules in hours at a stated pace."""
 SPREAD = (
-    "Times within one round differ by up to {} h, and a device may be early in one round and late in "
-    "another. So a rule in hours counts as so much less between two rounds to come ({}), and as less "
-    "still after a released round"
+    "Times within one round differ by up to {} h, and a device may be early in one round and late "
+    "in another. So a rule in hours counts as so much less between two rounds to come ({}), and as "
+    "less still after a released round"
 )
 """Remark on rules in hours if the spread of times within a round weakens them."""
 NO_TIMES = "The log was imported without times, so rules in hours limit nothing; import times"
