@@ -44,6 +44,13 @@ def outlook_headline(outlook: Outlook) -> str:
     worst = [each for each in outlook.statements if each.state is outlook.state]
     names = " and ".join(each.removesuffix(ROUND_TIMES) for each in outlook.rules)
     under = f"if the server enforces {names}" if names else "whatever devices do"
+    assumed = [
+        e.statement for e in outlook.statements if not e.is_checked and e.state is State.KEPT
+    ]
+    if assumed:
+        under += (
+            f", and if {' and '.join(assumed)} {'is' if len(assumed) == 1 else 'are'} as claimed"
+        )
     head = HEADS[outlook.state].format(rounds=rounds, under=under)
     if outlook.state is State.LOST and all(e.statement in NOISE_STATEMENTS for e in worst):
         head = OF_OTHER_NOISE
@@ -66,6 +73,12 @@ def outlook_headline(outlook: Outlook) -> str:
         f"Spent in {counted(outlook.released, 'round')}: epsilon {epsilon_text(spent.epsilon)}; "
         f"at most {epsilon_text(forward.epsilon)} after {rounds}, at delta {given(outlook.delta)}"
     )
+    if outlook.at_recorded_pace is not None:
+        hours, point = outlook.at_recorded_pace
+        sentences.append(
+            f"At the slowest pace so far, {up(hours, 2)} h, it would be at most "
+            f"{epsilon_text(point.epsilon)}, which is not guaranteed"
+        )
     return "".join(f"{each}. " for each in sentences).strip()
 
 

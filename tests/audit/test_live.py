@@ -17,6 +17,7 @@ from fedray.audit.live.outlook import Outlook, State, look_ahead
 from fedray.base.errors import InputError
 from fedray.mechanisms.band_fhu import BandFHU
 from fedray.mechanisms.registry import Identity
+from fedray.report.audits import epsilon_text
 from fedray.report.outlook import outlook_page
 from fedray.scenario.hold import read_hold
 from fedray.scenario.participation import MostPerPeriodPolicy
@@ -305,11 +306,20 @@ def test_a_log_with_times_is_judged_by_a_timer_in_force_and_a_stated_pace(tmp_pa
     without = look_ahead(audit, 12, in_force=given)
     assert without.state is State.IN_DANGER
     assert any("unless a slowest pace is stated" in each for each in without.notes)
+    # The same as a stated pace of an hour gives, but not guaranteed.
+    said = "At the slowest pace so far, 1.00 h, it would be at most "
+    at_pace = (
+        f"{said}{epsilon_text(look_ahead(audit, 12, 1.0, given).rows[1].epsilon)}, which is not"
+    )
+    assert at_pace in without.headline
+    assert said not in look_ahead(audit, 12, 1.0, given).headline
     # Rounds 3, 6, 9 after round 0; a timer counts from the last time that is recorded of a round.
     paced = look_ahead(audit, 12, 1.0, given)
     assert paced.rows[1].min_sep == 3
     assert paced.rows[1].rho == pytest.approx(4 / 18)
     assert paced.state is State.KEPT
+    # A log shows no noise.
+    assert ", and if mechanism and noise_multiplier are as claimed. " in paced.headline
     # Rounds that may be two hours apart need only two between.
     assert look_ahead(audit, 12, 2.0, given).rows[1].min_sep == 2
 

@@ -25,7 +25,7 @@ from fedray.audit.live.in_force import InForce, RulesInForce, Waiting
 from fedray.audit.live.promise import Promise
 from fedray.audit.live.reached import Reached, reached
 from fedray.audit.live.round_numbers import RoundNumbers, named, numbers_of
-from fedray.audit.live.rules_ahead import RulesAhead, paced, rules_ahead
+from fedray.audit.live.rules_ahead import RulesAhead, paced, rules_ahead, slowest_recorded
 from fedray.base.arrays import Float64Array
 from fedray.base.document import Document, InJson, Key, NotInJson
 from fedray.base.errors import InputError
@@ -219,6 +219,9 @@ class Outlook(DrawnResult):
     latest: NotInJson[Float64Array | None]
     """Latest time of a participation in each planned round at the stated pace, [R seconds]; None if
     unknown."""
+    at_recorded_pace: NotInJson[tuple[float, Point] | None]
+    """Most hours from one recorded start of a round to the next, and the largest figures at that
+    pace; None if a pace is stated, no rule is in hours, or times are unknown."""
     numbers: NotInJson[RoundNumbers | None]
     """Numbers of rounds, by which the text names them; None for their places in the trace."""
     nights: NotInJson[tuple[Night, ...]] = ()
@@ -397,6 +400,7 @@ def look_ahead(
                 _unchecked(audit, statements),
             )
         curve = _curve(ahead, rules, forward[0])
+        recorded = None if slowest_hours is not None else _at_recorded_pace(ahead, audit)
     except SensitivityUnknown as error:
         raise InputError(f"until={rounds}: {error}") from None
     except ValueError as error:
@@ -430,6 +434,7 @@ def look_ahead(
         audit=audit,
         waiting=waiting,
         latest=rules.times and rules.times[1],
+        at_recorded_pace=recorded,
         numbers=numbers,
     )
 
@@ -439,6 +444,16 @@ def _unchecked(audit: Audit, statements: tuple[StatementAhead, ...]) -> tuple[st
     danger = {each.statement for each in statements if each.state is State.IN_DANGER}
     unchecked = (each.statement for each in audit.findings if each.verdict is Verdict.UNCHECKED)
     return tuple(each for each in unchecked if each in danger)
+
+
+def _at_recorded_pace(ahead: Ahead, audit: Audit) -> tuple[float, Point] | None:
+    """Returns `Outlook.at_recorded_pace`."""
+    hours = slowest_recorded(audit.trace) if ahead.in_force.has_hours else None
+    if hours is None:
+        return None
+    rules = paced(ahead.in_force, audit.trace, hours)
+    value = ahead.sensitivity(rules).value
+    return hours, Point(rules.rounds, value, ahead.promise.epsilon_at(value))
 
 
 def _left(statements: tuple[StatementAhead, ...]) -> tuple[StatementAhead, ...]:

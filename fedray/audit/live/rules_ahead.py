@@ -250,6 +250,14 @@ def paced(
     return replace(found, notes=(*ahead.notes, *notes))
 
 
+def slowest_recorded(trace: Trace | ImportedTrace) -> float | None:
+    """Returns the most hours from one recorded start of a round to the next; None if unknown."""
+    times = round_times(trace)
+    starts = np.empty(0) if times is None else times[0][np.isfinite(times[0])]
+    gaps = np.diff(starts)
+    return float(gaps.max()) / 3600.0 if gaps.size and gaps.max() > 0 else None
+
+
 def _at_pace(
     ahead: RulesAhead, trace: Trace | ImportedTrace, slowest_hours: float
 ) -> tuple[RulesAhead, list[str]]:
