@@ -274,6 +274,9 @@ def _print_outlook(
         outlook = look_ahead(audit, until, slowest, enforced, kept.hold_by, str(claim))
     if not as_json:
         print_result(outlook, as_json=False)
+    # Devices of a simulated population may not have come yet.
+    if enforced is not None and outlook.waiting.warning is not None:
+        print_line(f"fedray: {outlook.waiting.warning}", err=True)
     outlook, written = _recorded(outlook, kept)
     written |= write_shown(outlook, page, figures)
     if as_json:
@@ -308,7 +311,7 @@ def _recorded(outlook: Any, kept: Kept) -> tuple[Any, dict[str, str]]:
         _write_hold(outlook, hold, kept.hold)
     elif kept.hold is not None:
         # The exit code says that the claim is not kept, whatever else cannot be written.
-        reason = "is not written, as no change keeps the claim"
+        reason = f"is not written, as no change keeps {outlook.what_is_kept}"
         print_line(f"fedray: --hold {kept.hold} {reason}", err=True)
     if kept.gauges is not None:
         values = {**night.gauges, "judged_seconds": time.time()}
@@ -336,9 +339,9 @@ def _write_hold(outlook: Any, hold: Any, file: Any) -> None:
     change = outlook.advised
     if change is not None and change.first is not None and len(change.kinds) > 1:
         rule = f"the rule of the change {' + '.join(change.kinds)}"
-        print_line(f"fedray: {file} keeps the claim only with {rule}", err=True)
+        print_line(f"fedray: {file} keeps {outlook.what_is_kept} only with {rule}", err=True)
     elif not len(hold.device_ids):
-        reason = "the claim is kept without a list in force"
+        reason = f"{outlook.what_is_kept} is kept without a list in force"
         if change is not None:
             reason = f"the change {' + '.join(change.kinds)} needs no list"
         replaced = f"; {counted(before, 'device')} on it before may come back" if before else ""

@@ -348,8 +348,8 @@ def _grown(source: Log, files: Sequence[ReadFile], old: _Kept) -> dict[str, int]
                 grown[each["name"]] = end
                 continue
         raise InputError(
-            f"log {name} has {each['name']!r}, whose rows of before were changed after their "
-            "import; restore it, or import to a new trace"
+            f"log {name} has {each['name']!r}, whose rows that were imported before have changed; "
+            "restore it, or import to a new trace"
         )
     return grown
 

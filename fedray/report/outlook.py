@@ -44,6 +44,13 @@ def outlook_headline(outlook: Outlook) -> str:
     worst = [each for each in outlook.statements if each.state is outlook.state]
     names = " and ".join(each.removesuffix(ROUND_TIMES) for each in outlook.rules)
     under = f"if the server enforces {names}" if names else "whatever devices do"
+    assumed = [
+        e.statement for e in outlook.statements if not e.is_checked and e.state is State.KEPT
+    ]
+    if assumed:
+        under += (
+            f", and if {' and '.join(assumed)} {'is' if len(assumed) == 1 else 'are'} as claimed"
+        )
     head = HEADS[outlook.state].format(rounds=rounds, under=under)
     if outlook.state is State.LOST and all(e.statement in NOISE_STATEMENTS for e in worst):
         head = OF_OTHER_NOISE
@@ -52,7 +59,9 @@ def outlook_headline(outlook: Outlook) -> str:
         sentences = [NO_RULE]
     elif outlook.state is not State.KEPT:
         sentences += [_sentence(each, outlook) for each in worst]
-    if outlook.state is State.IN_DANGER:
+    if outlook.state is State.LOST and outlook.left:
+        sentences.append(_rest(outlook, under))
+    if outlook.state_left is State.IN_DANGER:
         sentences.append(_advice(outlook))
     if outlook.slowest_recorded_hours is not None:
         sentences.append(
@@ -64,14 +73,26 @@ def outlook_headline(outlook: Outlook) -> str:
         f"Spent in {counted(outlook.released, 'round')}: epsilon {epsilon_text(spent.epsilon)}; "
         f"at most {epsilon_text(forward.epsilon)} after {rounds}, at delta {given(outlook.delta)}"
     )
+    if outlook.at_recorded_pace is not None:
+        hours, point = outlook.at_recorded_pace
+        sentences.append(
+            f"At the slowest pace so far, {up(hours, 2)} h, it would be at most "
+            f"{epsilon_text(point.epsilon)}, which is not guaranteed"
+        )
     return "".join(f"{each}. " for each in sentences).strip()
 
 
+def _rest(outlook: Outlook, under: str) -> str:
+    """Returns the state of the statements that are not lost, in a sentence."""
+    rest = f"The rest ({', '.join(each.statement for each in outlook.left)}) is"
+    return f"{rest} kept {under}" if outlook.state_left is State.KEPT else f"{rest} in danger"
+
+
 def _advice(outlook: Outlook) -> str:
-    """Returns the change that keeps a claim at the least cost, in a sentence."""
+    """Returns the change that keeps what is left of a claim at the least cost, in a sentence."""
     change = outlook.advised
     if change is None:
-        return "No change is proven to keep it"
+        return f"No change is proven to keep {outlook.what_is_kept}"
     text = f"{change.text[:1].lower()}{change.text[1:]}"
     if change.kinds == ("noise",):
         return f"Kept with {text}"
@@ -79,7 +100,7 @@ def _advice(outlook: Outlook) -> str:
         return f"Kept if the server does this: {text}"
     since = "the next round on"
     if outlook.next_round is not None:
-        since = f"round {outlook.next_round:,}"
+        since = f"round {outlook.next_round}"
     return f"Kept if the server enforces, from {since}: {text} ({_waits(change)})"
 
 
@@ -95,7 +116,7 @@ def _waits(change: Change) -> str:
 def _sentence(each: StatementAhead, outlook: Outlook) -> str:
     shown = _shown(each.statement, each.claimed)
     if each.state is State.LOST:
-        at = "" if each.lost_at is None else f" after {counted(each.lost_at, 'round')}"
+        at = "" if each.lost_at is None else f" in round {outlook.number_of(each.lost_at - 1)}"
         found = _shown(each.statement, each.spent)
         if each.statement in NOISE_STATEMENTS:
             return f"The claimed {each.statement} is {shown}, not {found}"
@@ -144,7 +165,7 @@ def _rows_table(outlook: Outlook) -> Table:
     }
     who = "a device that has not taken part yet"
     if outlook.device is not None:
-        who = f"device {outlook.device}, in rounds {_listed(outlook.past)} so far"
+        who = f"device {outlook.device}, in rounds {_listed(outlook, outlook.past)} so far"
     return Table.of(
         f"The claim is {outlook.state}: figures after {counted(outlook.rounds, 'round')}",
         outlook.rows,
@@ -152,7 +173,9 @@ def _rows_table(outlook: Outlook) -> Table:
         f"Spent: the released {counted(outlook.released, 'round')}. Forward: the most that any "
         "device can still reach under the rules. Claimed: the limits of the claim; its sensitivity "
         f"is the largest with which rho and epsilon hold. Delta {given(outlook.delta)}.",
-        f"Forward is reached by {who}, which takes part in rounds {_listed(outlook.future)}.",
+        f"Forward is reached by {who}, which takes part in rounds "
+        f"{_listed(outlook, outlook.future)}.",
+        _numbered(outlook),
         "The argument show_devices names the device." if "#" in who else "",
         details=("theorem",),
         subject=lambda row: Subject(unit="device", estimand=_kind(row)),
@@ -175,10 +198,23 @@ def _count(value: int | None) -> str:
     return "-" if value is None else f"{value:,}"
 
 
-def _listed(rounds: tuple[int, ...], most: int = 8) -> str:
+def _numbered(outlook: Outlook) -> str:
+    """Returns how rounds are named, in a sentence; empty if they have one number only."""
+    if outlook.numbers is None:
+        return "Rounds are named by their place in the trace, as the log's numbers do not increase."
+    if not outlook.numbers.differ:
+        return ""
+    step = outlook.numbers.step
+    to_come = (
+        "" if step == 1 else f"; those to come are taken to be {step:,} apart, as at most so far"
+    )
+    return f"Rounds are named by the log's numbers{to_come}."
+
+
+def _listed(outlook: Outlook, rounds: tuple[int, ...], most: int = 8) -> str:
     if not rounds:
         return "none"
-    shown = ", ".join(map(str, rounds[:most]))
+    shown = ", ".join(str(outlook.number_of(each)) for each in rounds[:most])
     return shown if len(rounds) <= most else f"{shown}, ... ({len(rounds):,} in all)"
 
 
@@ -189,7 +225,9 @@ def _statements_table(outlook: Outlook) -> Table:
         "spent": lambda each: _shown(each.statement, each.spent),
         "forward": lambda each: _shown(each.statement, each.forward),
         "state": lambda each: each.state.value if each.is_checked else "unchecked",
-        "lost after round": lambda each: _count(each.lost_at),
+        "lost in round": lambda each: (
+            "-" if each.lost_at is None else str(outlook.number_of(each.lost_at - 1))
+        ),
     }
     return Table.of("Statements of the claim", outlook.statements, cells)
 
@@ -197,11 +235,13 @@ def _statements_table(outlook: Outlook) -> Table:
 def _changes_table(outlook: Outlook) -> Table:
     cells = {
         "change": lambda each: " + ".join(each.kinds),
-        "keeps the claim": lambda each: "yes" if each.is_enough else "no",
+        f"keeps {outlook.what_is_kept}": lambda each: "yes" if each.is_enough else "no",
         "what": lambda each: each.text,
         "wait now": lambda each: _count(each.waits_now),
         "wait now %": lambda each: _percent(each.share_waiting),
-        "noticed in round": lambda each: _count(each.first_noticed),
+        "noticed in round": lambda each: (
+            "-" if each.first_noticed is None else str(outlook.number_of(each.first_noticed))
+        ),
         "min-sep": lambda each: _count(each.min_sep),
         "part.": lambda each: _count(each.participations),
         "epsilon": lambda each: epsilon_text(each.epsilon),
@@ -209,12 +249,17 @@ def _changes_table(outlook: Outlook) -> Table:
         "list %": lambda each: _percent(each.share_held),
         "sensitivity": lambda each: fine(each.sensitivity),
     }
+    judged = "all statements of the claim"
+    if outlook.state is State.LOST:
+        judged = (
+            f"its statements that are not lost ({', '.join(e.statement for e in outlook.left)})"
+        )
     least = "exact" if all(each.is_exact is not False for each in outlook.changes) else "bounds"
     return Table.of(
         "What to change from now on",
         outlook.changes,
         cells,
-        "The forward guarantee was computed again under each, and all statements of the claim were "
+        f"The forward guarantee was computed again under each, and {judged} were "
         "judged. Wait now: devices seen so far that may not take part in the next round, though as "
         "many rounds have passed as between any two participations so far. Noticed in round: the "
         "first in which a device that comes as soon as devices did so far may be kept away.",

@@ -88,7 +88,8 @@ def trace_subject(trace: OpenedTrace) -> Subject:
     if isinstance(trace, Trace):
         return _of_tables(trace.scenario, "one run")
     assert isinstance(trace, ImportedTrace), "there are two kinds of traces"
-    return Subject(f"log {Path(trace.run['log']).name}", runs="one run")
+    name = Path(trace.run["log"]).name
+    return Subject("the log" if name == "log" else f"log {name}", runs="one run")
 
 
 def opened_trace_subject(trace: OpenedTrace) -> Subject:

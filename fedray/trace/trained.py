@@ -601,7 +601,8 @@ class TrainedRun(DrawnResult):
             ["task", f"{_task_name(training)}, seed {document['seed']}"],
             ["loss", loss],
         ]
-        rows += [["parameters", self._parameter_counts()], *self._clip_norm_rows()]
+        rows.append(["parameters", _parameter_counts(document)])
+        rows += _clip_norm_rows(self.metrics["clip_norm"])
         if math.isfinite(self.clipped_share):
             rows.append(["clipped", f"{100 * self.clipped_share:.1f} % of the updates"])
         rows += [*self._encoding_rows(), *self._left_out_rows()]
@@ -633,21 +634,6 @@ class TrainedRun(DrawnResult):
         found, best = self.last_evaluation()[metric.name], self.document["optimum"].get(metric.name)
         gap = metric.sign * ((math.nan if best is None else best) - found.value)
         return gap <= 2 * found.standard_error <= abs(best or 0.0) / 10
-
-    def _parameter_counts(self) -> str:
-        trained = sum(math.prod(shape) for shape in self.document["parameters"].values())
-        frozen = self.document.get("frozen_parameters", 0)
-        return f"{trained:,} trained{f', {frozen:,} frozen' if frozen else ''}"
-
-    def _clip_norm_rows(self) -> list[list[str]]:
-        """Returns the clip norm as a row, of the first and the last round if they differ."""
-        norms = self.metrics["clip_norm"]
-        norms = norms[np.isfinite(norms)]
-        if not norms.size:
-            return []
-        first, last = (f"{norms[place]:.4g}" for place in (0, -1))
-        said = last if first == last else f"{first} in the first round, {last} in the last"
-        return [["clip norm", said]]
 
     def _devices_of_a_round(self) -> str:
         # Only scenarios with stored uploads have the table, and only groups draw a fixed number.
@@ -696,6 +682,22 @@ class TrainedRun(DrawnResult):
         _ = checked.metrics, checked.parameters()
         if checked.best_rounds is not None:
             checked.parameters("best")
+
+
+def _parameter_counts(document: Mapping[str, Any]) -> str:
+    trained = sum(math.prod(shape) for shape in document["parameters"].values())
+    frozen = document.get("frozen_parameters", 0)
+    return f"{trained:,} trained{f', {frozen:,} frozen' if frozen else ''}"
+
+
+def _clip_norm_rows(norms: NDArray) -> list[list[str]]:
+    """Returns the clip norms of rounds as a row, of the first and the last if they differ."""
+    norms = norms[np.isfinite(norms)]
+    if not norms.size:
+        return []
+    first, last = (f"{norms[place]:.4g}" for place in (0, -1))
+    said = last if first == last else f"{first} in the first round, {last} in the last"
+    return [["clip norm", said]]
 
 
 class TrainedRunWriter(PartialDirectory):

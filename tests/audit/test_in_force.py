@@ -10,7 +10,7 @@ import pytest
 from fedray import import_log
 from fedray.audit.auditing import audit_trace
 from fedray.audit.claims import Claim
-from fedray.audit.live.in_force import read_in_force
+from fedray.audit.live.in_force import RulesInForce, read_in_force
 from fedray.audit.live.outlook import Outlook, State, look_ahead
 from fedray.base.errors import InputError
 from fedray.mechanisms.registry import Identity
@@ -74,6 +74,79 @@ def test_a_log_that_continues_with_list_and_rule_is_kept(
     assert dict(zip(again.device_ids, again.first, strict=True)) == waits
     assert len(waits) > 0
     assert (len(waits) < len(numbers)) is (step == 1)
+
+
+def test_hours_by_which_times_of_a_round_differ_are_subtracted_and_named(tmp_path: Path) -> None:
+    """Rounds an hour apart, of which one has check-ins two hours apart: a device may come late in one round and early in the next."""
+    claim = Claim(mechanism=Identity(), noise_multiplier=3.0, rho=5 / 18)
+    rows = [(f"d{each}", 100 + each, float(each)) for each in range(4)]
+    given = RulesInForce(timer_hours=6.0)
+    whole = look_ahead(audit_of_times(tmp_path, rows, claim), 30, 1.0, given)
+    assert whole.rows[1].min_sep == 6
+    assert not any("Times within" in each for each in whole.notes)
+    # The check-in two hours before belongs to a device that came once.
+    (tmp_path / "b").mkdir()
+    audit = audit_of_times(tmp_path / "b", [*rows, ("e", 103, 1.0)], claim)
+    spread = look_ahead(audit, 30, 1.0, given)
+    (note,) = [each for each in spread.notes if "Times within" in each]
+    assert "differ by up to 2.01 h" in note
+    assert "(6 h are 4 rounds at the stated pace, and would be 6 without)" in note
+    # Device e of round 3 came two hours early, and may be two hours late in round 5.
+    assert "less still after a released round" in note
+    assert spread.rows[1].min_sep == 2
+
+
+@pytest.mark.parametrize(
+    ("ids", "said"),
+    [
+        ("d0 d1", None),
+        ("d0 x", "the list in force names 1 device that the log does not have: 'x'"),
+        ("d0 w x y z", "names 4 devices that the log does not have: 'w', 'x', 'y', ..."),
+        (
+            "0 1",
+            "no device of the list in force is in the log, which probably has other ids: '0', '1'",
+        ),
+    ],
+)
+def test_devices_of_a_list_that_the_log_does_not_have_are_named(
+    tmp_path: Path, monkeypatch, fedray_command, ids: str, said: str | None
+) -> None:
+    log_of(tmp_path / "a", PATTERNS)
+    monkeypatch.chdir(tmp_path)
+    rows = "".join(f"{each},120\n" for each in ids.split())
+    in_force_since(tmp_path, 110, f"device_id,first_round\n{rows}")
+    Path("claim.toml").write_text('mechanism = "identity"\nnoise_multiplier = 3.0\nrho = 9\n')
+    options = ("--claim", "claim.toml", "--until", "34", "--in-force", "force.toml", "--json")
+    code, _, err = fedray_command("audit", str(Path("a", "t")), *options)
+    assert code == 0
+    assert err == "" if said is None else said in err
+
+
+@pytest.mark.parametrize("step", [1, 3])
+def test_rounds_are_named_by_the_numbers_of_the_log(tmp_path: Path, step: int) -> None:
+    audit = audit_trace(log_of(tmp_path / "a", PATTERNS, step), claim=CLAIM)
+    outlook = look_ahead(audit, PLANNED)
+    rows, changes, *_ = outlook.tables()
+    # Without a rule, device 0 of rounds 0, 4 and 8 may come in every round from 10 on.
+    shown = [str(100 + step * each) for each in (0, 4, 8, *range(10, 18))]
+    assert outlook.past == (0, 4, 8)
+    note = next(each for each in rows.notes if each.startswith("Forward is reached"))
+    assert f"in rounds {', '.join(shown[:3])} so far" in note
+    assert f"takes part in rounds {', '.join(shown[3:])}, ... (24 in all)" in note
+    (named,) = [each for each in rows.notes if "by the log's numbers" in each]
+    assert ("3 apart" in named) is (step == 3)
+    of = changes.columns.index("noticed in round")
+    for change, row in zip(outlook.changes, changes.rows, strict=True):
+        noticed = change.first_noticed
+        assert row[of] == ("-" if noticed is None else str(100 + step * noticed))
+    (last,) = [each for each in outlook.changes if each.last_round is not None]
+    assert last.last_round is not None
+    number = 100 + step * (last.last_round - 1)
+    assert f"Stop after {last.last_round} rounds (round {number})" in last.text
+    lost = look_ahead(
+        audit_trace(audit.trace, claim=CLAIM.model_copy(update={"min_sep": 5})), PLANNED
+    )
+    assert f"min_sep 5 was lost in round {100 + step * 4}: it is 4 now" in lost.headline
 
 
 def test_a_list_that_the_log_broke_ensures_nothing(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from fedray.audit.live.outlook import Outlook, State, look_ahead
 from fedray.base.errors import InputError
 from fedray.mechanisms.band_fhu import BandFHU
 from fedray.mechanisms.registry import Identity
+from fedray.report.audits import epsilon_text
 from fedray.report.outlook import outlook_page
 from fedray.scenario.hold import read_hold
 from fedray.scenario.participation import MostPerPeriodPolicy
@@ -305,11 +306,20 @@ def test_a_log_with_times_is_judged_by_a_timer_in_force_and_a_stated_pace(tmp_pa
     without = look_ahead(audit, 12, in_force=given)
     assert without.state is State.IN_DANGER
     assert any("unless a slowest pace is stated" in each for each in without.notes)
+    # The same as a stated pace of an hour gives, but not guaranteed.
+    said = "At the slowest pace so far, 1.00 h, it would be at most "
+    at_pace = (
+        f"{said}{epsilon_text(look_ahead(audit, 12, 1.0, given).rows[1].epsilon)}, which is not"
+    )
+    assert at_pace in without.headline
+    assert said not in look_ahead(audit, 12, 1.0, given).headline
     # Rounds 3, 6, 9 after round 0; a timer counts from the last time that is recorded of a round.
     paced = look_ahead(audit, 12, 1.0, given)
     assert paced.rows[1].min_sep == 3
     assert paced.rows[1].rho == pytest.approx(4 / 18)
     assert paced.state is State.KEPT
+    # A log shows no noise.
+    assert ", and if mechanism and noise_multiplier are as claimed. " in paced.headline
     # Rounds that may be two hours apart need only two between.
     assert look_ahead(audit, 12, 2.0, given).rows[1].min_sep == 2
 
@@ -534,6 +544,53 @@ def test_a_change_counts_only_if_it_keeps_every_statement(tmp_path: Path) -> Non
     assert outlook.advised is outlook.changes[0]
     # A device without a participation cannot be on a list.
     assert offers["cap",].waits_now == 0
+
+
+def test_what_is_left_of_a_claim_that_is_lost_in_part_can_still_be_kept(
+    tmp_path: Path, monkeypatch, fedray_command
+) -> None:
+    """Two rounds of devices 0 and 5 are four apart: min_sep is lost, rho and participations are not."""
+    trace = a_log(tmp_path, PATTERNS)
+    audit = audited(trace, rho=5 / 18, min_sep=6, max_participations=6)
+    outlook = look_ahead(audit, 34)
+    assert (outlook.state, outlook.state_left) == (State.LOST, State.IN_DANGER)
+    left = look_ahead(audited(trace, rho=5 / 18, max_participations=6), 34)
+    assert [replace(each, first=None) for each in outlook.changes] == [
+        replace(each, first=None) for each in left.changes
+    ]
+    assert outlook.advised is not None
+    assert "The claimed min_sep 6 was lost" in outlook.headline
+    said = "The rest (max_participations, rho) is in danger. Kept if the server enforces, from round 10"
+    assert said in outlook.headline
+    table = next(each for each in outlook.tables() if each.title.startswith("What to change"))
+    assert "keeps the rest of the claim" in table.columns
+    # With the change in force the rest is kept, and the claim stays lost.
+    (tmp_path / "force.toml").write_text(outlook.adoption or "")
+    outlook.write_hold(tmp_path / "hold.csv")
+    adopted = look_ahead(audit, 34, in_force=read_in_force(tmp_path / "force.toml"))
+    assert (adopted.state, adopted.state_left, adopted.changes) == (State.LOST, State.KEPT, ())
+    assert "The rest (max_participations, rho) is kept if the server enforces" in adopted.headline
+    monkeypatch.chdir(tmp_path)
+    Path("claim.toml").write_text(
+        'mechanism = "identity"\nnoise_multiplier = 3.0\nrho = 0.27778\nmin_sep = 6\n'
+    )
+    options = ("audit", "t", "--claim", "claim.toml", "--until", "34", "--hold", "now.csv")
+    code, _, err = fedray_command(*options)
+    assert (code, Path("now.csv").exists()) == (1, True)
+    assert "no change keeps" not in err
+    # Of a claim that is lost as a whole nothing is kept, and nothing is written.
+    Path("claim.toml").write_text('mechanism = "identity"\nnoise_multiplier = 3.0\nmin_sep = 6\n')
+    code, _, err = fedray_command(*options[:-1], "none.csv")
+    assert (code, Path("none.csv").exists()) == (1, False)
+    assert "no change keeps the claim" in err
+
+
+def test_nothing_is_left_of_a_claim_about_other_noise(run) -> None:
+    claim = Claim(mechanism=Identity(), noise_multiplier=4.0, max_participations=3)
+    outlook = look_ahead(audit_trace(run(), claim=claim), 20)
+    assert outlook.state is outlook.state_left is State.LOST
+    assert not outlook.changes
+    assert outlook.hold() is None
 
 
 def test_statements_that_a_log_does_not_show_are_not_said_to_be_kept(tmp_path: Path) -> None:

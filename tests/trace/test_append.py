@@ -345,10 +345,10 @@ def _other_spelling(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (_changed, "'day-1.csv', whose rows of before were changed"),
+        (_changed, "'day-1.csv', whose rows that were imported before have changed"),
         (_vanished, "lacks 'day-1.csv'"),
-        (_rewritten, "'day-1.csv', whose rows of before were changed"),
-        (_shorter, "'day-1.csv', whose rows of before were changed"),
+        (_rewritten, "'day-1.csv', whose rows that were imported before have changed"),
+        (_shorter, "'day-1.csv', whose rows that were imported before have changed"),
         (_other_spelling, "differ only in writing"),
     ],
 )

@@ -12,6 +12,7 @@ import numpy as np
 from fedray.audit.forward import forward_sensitivity, least_noise_growth
 from fedray.audit.live.promise import Promise
 from fedray.audit.live.reached import Reached, reached
+from fedray.audit.live.round_numbers import RoundNumbers, named
 from fedray.audit.live.rules_ahead import RulesAhead
 from fedray.audit.live.waiting import who_waits
 from fedray.audit.noise import DeviceNoise
@@ -99,6 +100,8 @@ class Ahead:
     """First round in which each device may take part again by the list in force, [P]; 0 without."""
     in_force: RulesAhead
     """The rules in force."""
+    numbers: RoundNumbers | None = None
+    """Numbers by which rounds are named; None for their places in the trace."""
 
     def future(self, rules: RulesAhead, first: Int64Array | None = None) -> Future:
         """Returns the rounds that rules, the list in force and further waits [P] leave open."""
@@ -375,7 +378,7 @@ def _verified(ahead: Ahead, rules: RulesAhead, change: Change, first: Int64Array
     broken = ahead.broken(found, rules)
     if broken:
         keys = " and ".join(broken)
-        text = f"{_said(change, rules, first)}: not proven to keep {keys}"
+        text = f"{_said(change, ahead, rules, first)}: not proven to keep {keys}"
         return replace(change, is_enough=False, text=text, breaks=broken)
     if first is not None:
         first = np.maximum(first, ahead.waiting)
@@ -386,7 +389,7 @@ def _verified(ahead: Ahead, rules: RulesAhead, change: Change, first: Int64Array
     waiting, noticed = ahead.cost(rules, first)
     share = waiting / max(1, ahead.patterns.counts.size)
     change = replace(change, waits_now=waiting, share_waiting=share, first_noticed=noticed)
-    return replace(change, text=_said(change, rules, first))
+    return replace(change, text=_said(change, ahead, rules, first))
 
 
 def _with_rules(change: Change, ahead: Ahead, rules: RulesAhead) -> Change:
@@ -418,7 +421,7 @@ def _with_figures(change: Change, ahead: Ahead, found: tuple[Continued, Reached]
     )
 
 
-def _said(change: Change, rules: RulesAhead, first: Int64Array | None) -> str:
+def _said(change: Change, ahead: Ahead, rules: RulesAhead, first: Int64Array | None) -> str:
     parts = []
     if change.max_participations is not None:
         most = counted(change.max_participations, "participation")
@@ -435,7 +438,7 @@ def _said(change: Change, rules: RulesAhead, first: Int64Array | None) -> str:
         never = f", {change.never:,} of them for ever" if change.never else ""
         parts.append(f"a list of {counted(change.held, 'device')} that must wait{never}")
         if change.held == first.size and first.min() > rules.released:
-            until = int(first.min())
+            until = named(ahead.numbers, int(first.min()))
             parts.append(f"that is every known device, so until round {until} only new ones serve")
     text = "; ".join(parts)
     return f"{text[:1].upper()}{text[1:]}"
@@ -454,10 +457,12 @@ def _last_round(ahead: Ahead, endangered: Ahead, some: Ahead, rules: RulesAhead)
         text = "No last round can help: stop now, and nothing is kept"
         return Change(("last round",), False, text)
     last = n - fewer
-    text = f"Stop after {counted(last, 'round')}, {counted(last - r, 'round')} from now"
+    number = named(ahead.numbers, last - 1)
+    shown = "" if number == last - 1 else f" (round {number})"
+    text = f"Stop after {counted(last, 'round')}{shown}, {counted(last - r, 'round')} from now"
     change = Change(("last round",), True, "", last_round=last)
     change = _with_rules(change, ahead, rules)
-    text = _besides(text, _said(change, rules, None))
+    text = _besides(text, _said(change, ahead, rules, None))
     return _with_figures(replace(change, text=text), ahead, ahead.under(rules.until(last)))
 
 
@@ -488,5 +493,5 @@ def _noise(ahead: Ahead, endangered: Ahead, rules: RulesAhead) -> Change:
     change = Change(kind, True, "", noise_factor=factor)
     change = _with_rules(change, ahead, rules)
     text = f"{up(factor)} times the noise from the next round on"
-    text = _besides(text, _said(change, rules, None))
+    text = _besides(text, _said(change, ahead, rules, None))
     return _with_figures(replace(change, text=text), ahead, (found, limits))

@@ -94,16 +94,29 @@ class Waiting:
 
     first: Int64Array
     """First round of each device of the trace, [P]; 0 if no list that counts names it."""
-    unseen: int = 0
-    """Number of devices of the list that have not taken part yet."""
+    unseen: tuple[str, ...] = ()
+    """Devices of the list that have not taken part yet."""
     listed: Hold | None = None
     """The list as it was given, also if it does not count; None without."""
 
     @property
     def names(self) -> tuple[str, ...]:
         """The list in words; empty without one."""
-        held = int((self.first > 0).sum()) + self.unseen
+        held = int((self.first > 0).sum()) + len(self.unseen)
         return (f"a list of {counted(held, 'device')} that must wait, in force",) if held else ()
+
+    @property
+    def warning(self) -> str | None:
+        """A sentence about devices of the list that a log does not name, which may be misspelt;
+        None without one."""
+        if not self.unseen:
+            return None
+        shown = ", ".join(map(repr, self.unseen[:3])) + ", ..." * (len(self.unseen) > 3)
+        if self.listed is not None and len(self.unseen) == len(self.listed.device_ids):
+            text = "no device of the list in force is in the log, which probably has other ids"
+            return f"{text}: {shown}"
+        devices = counted(len(self.unseen), "device")
+        return f"the list in force names {devices} that the log does not have: {shown}"
 
     def hold(
         self,
@@ -437,11 +450,10 @@ class InForce:
             return nobody
         if hold.by == "first_round" and isinstance(self._trace, ImportedTrace):
             self.notes.append(RoundNumbers(self._trace, "in_force").assumption)
-        unseen = int((~is_seen).sum())
+        unseen = tuple(str(hold.device_ids[at]) for at in np.flatnonzero(~is_seen).tolist())
         if unseen:
-            self.notes.append(
-                f"The list in force names {counted(unseen, 'device')} without a participation"
-            )
+            devices = counted(len(unseen), "device")
+            self.notes.append(f"The list in force names {devices} without a participation")
         return Waiting(first, unseen, self._listed)
 
     def _breaking(

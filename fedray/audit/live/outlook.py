@@ -19,13 +19,13 @@ import numpy as np
 
 from fedray.audit.audit import Audit
 from fedray.audit.claims import Claim
-from fedray.audit.findings import ROUNDED, Finding, Verdict
+from fedray.audit.findings import NOISE_STATEMENTS, ROUNDED, Finding, Verdict
 from fedray.audit.live.changes import Ahead, Change, changes_that_keep
 from fedray.audit.live.in_force import InForce, RulesInForce, Waiting
 from fedray.audit.live.promise import Promise
 from fedray.audit.live.reached import Reached, reached
-from fedray.audit.live.round_numbers import RoundNumbers
-from fedray.audit.live.rules_ahead import RulesAhead, paced, rules_ahead
+from fedray.audit.live.round_numbers import RoundNumbers, named, numbers_of
+from fedray.audit.live.rules_ahead import RulesAhead, paced, rules_ahead, slowest_recorded
 from fedray.base.arrays import Float64Array
 from fedray.base.document import Document, InJson, Key, NotInJson
 from fedray.base.errors import InputError
@@ -34,8 +34,6 @@ from fedray.base.rounding import shown_noise
 from fedray.mechanisms.continuation import Continued
 from fedray.mechanisms.strategy import SensitivityUnknown
 from fedray.scenario.hold import By, Hold, write_hold
-from fedray.trace.imported import ImportedTrace
-from fedray.trace.reader import Trace
 
 VERSION = 1
 """Version of the document."""
@@ -210,7 +208,8 @@ class Outlook(DrawnResult):
     notes: tuple[str, ...]
     """Conditions and remarks, in sentences without a full stop."""
     changes: tuple[Change, ...]
-    """Least changes that keep the claim; empty unless it is in danger."""
+    """Least changes that keep all statements of the claim that are not lost; empty unless one of
+    these is in danger."""
     curve: tuple[Point, ...]
     """Largest figures by last round, from the released rounds to the planned ones."""
     audit: NotInJson[Audit]
@@ -220,6 +219,11 @@ class Outlook(DrawnResult):
     latest: NotInJson[Float64Array | None]
     """Latest time of a participation in each planned round at the stated pace, [R seconds]; None if
     unknown."""
+    at_recorded_pace: NotInJson[tuple[float, Point] | None]
+    """Most hours from one recorded start of a round to the next, and the largest figures at that
+    pace; None if a pace is stated, no rule is in hours, or times are unknown."""
+    numbers: NotInJson[RoundNumbers | None]
+    """Numbers of rounds, by which the text names them; None for their places in the trace."""
     nights: NotInJson[tuple[Night, ...]] = ()
     """Nights of the history, this one included, in order; empty without a history."""
 
@@ -228,9 +232,29 @@ class Outlook(DrawnResult):
         """The answer in sentences, to be quoted."""
         return self.headline
 
+    def number_of(self, place: int) -> int:
+        """Returns the number by which the text names a round."""
+        return named(self.numbers, place)
+
+    @property
+    def left(self) -> tuple[StatementAhead, ...]:
+        """Statements that changes can still keep."""
+        return _left(self.statements)
+
+    @property
+    def state_left(self) -> State:
+        """State of the statements that are left; lost if none is."""
+        return _worst([each.state for each in self.left] or [self.state])
+
+    @property
+    def what_is_kept(self) -> str:
+        """The claim in words, or what is left of it."""
+        return "the rest of the claim" if self.state is State.LOST and self.left else "the claim"
+
     @property
     def advised(self) -> Change | None:
-        """The first change that keeps the claim, which costs least; None without one."""
+        """The first change that keeps what is left of the claim, which costs least; None without
+        one."""
         return self.changes[0] if self.changes and self.changes[0].is_enough else None
 
     def write_hold(self, file: Path, by: By | None = None) -> int:
@@ -244,11 +268,12 @@ class Outlook(DrawnResult):
             Number of devices.
 
         Raises:
-            InputError: no change keeps the claim, or the list cannot be made or written.
+            InputError: no change keeps what is left of the claim, or the list cannot be made or
+                written.
         """
         found = self.hold(by)
         if found is None:
-            reason = "cannot be written: no change keeps the claim"
+            reason = f"cannot be written: no change keeps {self.what_is_kept}"
             raise InputError.of("hold", str(file), reason, "see the changes that do")
         write_hold(file, found)
         return len(found.device_ids)
@@ -263,7 +288,7 @@ class Outlook(DrawnResult):
 
     def hold(self, by: By | None = None) -> Hold | None:
         """Returns the devices that must wait under the first change, those of the list in force
-        among them; None if no change keeps the claim.
+        among them; None if no change keeps what is left of the claim.
 
         Args:
             by: first round or first time of each device; None for that of the list in force, or
@@ -273,7 +298,7 @@ class Outlook(DrawnResult):
             InputError: the list in force has the other, or numbers or times are unknown.
         """
         change = self.advised
-        if change is None and self.state is not State.KEPT:
+        if change is None and self.state_left is not State.KEPT:
             return None
         added = None if change is None else change.first
         audit = self.audit
@@ -348,21 +373,25 @@ def look_ahead(
     has_list_of_times = forced.has_times or hold_by == "first_time"
     rules = forced.besides(rules_ahead(trace, audit.scenario, rounds))
     rules = paced(rules, trace, slowest_hours, has_list_of_times)
-    claimed = rules.with_claimed(claim)
     waiting = forced.waiting(rules)
     try:
         used.strategy.check_rounds(rounds)
         limits = reached(patterns, rules.future(waiting.first))
         promise = Promise.of(claim, used.permitted, rounds, limits.max_participations)
-        ahead = Ahead(used.strategy, patterns, promise, waiting.first, rules)
+        numbers = numbers_of(trace)
+        ahead = Ahead(used.strategy, patterns, promise, waiting.first, rules, numbers)
         forward = ahead.sensitivity(rules), limits
         statements = _statements(audit, claim, rules, promise, forward)
         state = _worst([each.state for each in statements])
         changes = ()
-        if state is State.IN_DANGER:
+        if State.IN_DANGER in [each.state for each in _left(statements)]:
+            # No change keeps what is lost.
+            lost = [each.statement for each in statements if each.state is State.LOST]
+            remaining = claim.model_copy(update=dict.fromkeys(lost))
+            claimed = rules.with_claimed(remaining)
             # Noise of devices is judged by the participations that the claimed limits leave.
             most = reached(patterns, claimed.future(waiting.first)).max_participations
-            of_claimed = Promise.of(claim, used.permitted, rounds, most)
+            of_claimed = Promise.of(remaining, used.permitted, rounds, most)
             changes = changes_that_keep(
                 replace(ahead, promise=of_claimed),
                 rules,
@@ -371,12 +400,13 @@ def look_ahead(
                 _unchecked(audit, statements),
             )
         curve = _curve(ahead, rules, forward[0])
+        recorded = None if slowest_hours is not None else _at_recorded_pace(ahead, audit)
     except SensitivityUnknown as error:
         raise InputError(f"until={rounds}: {error}") from None
     except ValueError as error:
         raise InputError.caused_by(error) from None
     found, _ = forward
-    next_round = _next_round(trace)
+    next_round = None if numbers is None else numbers.least_next
     device = None if found.place < 0 else int(patterns.device_ids[found.place])
     return Outlook(
         version=VERSION,
@@ -404,6 +434,8 @@ def look_ahead(
         audit=audit,
         waiting=waiting,
         latest=rules.times and rules.times[1],
+        at_recorded_pace=recorded,
+        numbers=numbers,
     )
 
 
@@ -414,11 +446,24 @@ def _unchecked(audit: Audit, statements: tuple[StatementAhead, ...]) -> tuple[st
     return tuple(each for each in unchecked if each in danger)
 
 
-def _next_round(trace: Trace | ImportedTrace) -> int | None:
-    try:
-        return RoundNumbers(trace).least_next
-    except InputError:
+def _at_recorded_pace(ahead: Ahead, audit: Audit) -> tuple[float, Point] | None:
+    """Returns `Outlook.at_recorded_pace`."""
+    hours = slowest_recorded(audit.trace) if ahead.in_force.has_hours else None
+    if hours is None:
         return None
+    rules = paced(ahead.in_force, audit.trace, hours)
+    value = ahead.sensitivity(rules).value
+    return hours, Point(rules.rounds, value, ahead.promise.epsilon_at(value))
+
+
+def _left(statements: tuple[StatementAhead, ...]) -> tuple[StatementAhead, ...]:
+    """Returns the statements that changes can still keep: those that are not lost, and none if the
+    claim is about another mechanism or noise."""
+    lost = {each.statement for each in statements if each.state is State.LOST}
+    if lost.intersection(NOISE_STATEMENTS):
+        return ()
+    gone = lost.union(NOISE_STATEMENTS)
+    return tuple(each for each in statements if each.statement not in gone)
 
 
 def _worst(states: list[State]) -> State:

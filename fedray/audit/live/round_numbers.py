@@ -46,6 +46,11 @@ class RoundNumbers:
         )
 
     @property
+    def differ(self) -> bool:
+        """Whether the log numbers its rounds otherwise than from 0 in steps of one."""
+        return self._last != self._labels.size - 1
+
+    @property
     def least_next(self) -> int:
         """Least number that the next round can have."""
         return self._last + 1
@@ -53,6 +58,12 @@ class RoundNumbers:
     def of(self, rounds: Int64Array) -> Int64Array:
         """Returns numbers [H] of rounds to come [H]."""
         return self._last + self.step * (rounds - self._labels.size + 1)
+
+    def name(self, place: int) -> int:
+        """Returns the number of one round, also of one to come."""
+        if place < self._labels.size:
+            return int(self._labels[place])
+        return int(self.of(np.array([place]))[0])
 
     def first_from(self, numbers: Float64Array) -> Float64Array:
         """Returns the first round with each number [H] or a larger one, [H]; infinity stays."""
@@ -65,3 +76,16 @@ class RoundNumbers:
         if number > self.least_next:
             return None
         return int(np.searchsorted(self._labels, number, side="left"))
+
+
+def numbers_of(trace: Trace | ImportedTrace) -> RoundNumbers | None:
+    """Returns the numbers of a trace's rounds; None if those of its log do not increase."""
+    try:
+        return RoundNumbers(trace)
+    except InputError:
+        return None
+
+
+def named(numbers: RoundNumbers | None, place: int) -> int:
+    """Returns the number of a round, or its place in the trace if numbers are None."""
+    return place if numbers is None else numbers.name(place)

@@ -41,6 +41,12 @@ IF_LATE = (
     "from then on, or stop; otherwise the figures no longer hold"
 )
 """Condition of rules in hours at a stated pace."""
+SPREAD = (
+    "Times within one round differ by up to {} h, and a device may be early in one round and late "
+    "in another. So a rule in hours counts as so much less between two rounds to come ({}), and as "
+    "less still after a released round"
+)
+"""Remark on rules in hours if the spread of times within a round weakens them."""
 NO_TIMES = "The log was imported without times, so rules in hours limit nothing; import times"
 """Remark on rules in hours of a log without times."""
 TIE = 1e-3
@@ -166,6 +172,20 @@ class RulesAhead:
         between, lasting = self.pace
         return max(1, math.ceil((seconds - lasting + TIE / 2) / between))
 
+    def spread(self) -> list[str]:
+        """Returns a remark if the spread of times within a round weakens a rule; else nothing."""
+        if self.pace is None:
+            return []
+        between, lasting = self.pace
+        shown = []
+        for seconds in dict.fromkeys((self.timer_seconds, *(each for each, _ in self.windows))):
+            whole, rounds = math.ceil((seconds - TIE) / between), self.in_rounds(seconds)
+            if seconds and rounds is not None and rounds < whole:
+                hours = f"{seconds / 3600.0:g} h"
+                kept = counted(rounds, "round")
+                shown.append(f"{hours} are {kept} at the stated pace, and would be {whole} without")
+        return [SPREAD.format(up(lasting / 3600.0, 2), "; ".join(shown))] if shown else []
+
     def if_late(self, has_list_of_times: bool) -> list[str]:
         """Returns what a server must do after a late round, in words."""
         found = []
@@ -226,8 +246,16 @@ def paced(
     if not needs_pace:
         return found
     if found.pace is not None and (enforced := found.if_late(has_list_of_times)):
-        notes = [*notes, IF_LATE.format(" and ".join(enforced))]
+        notes = [*notes, *found.spread(), IF_LATE.format(" and ".join(enforced))]
     return replace(found, notes=(*ahead.notes, *notes))
+
+
+def slowest_recorded(trace: Trace | ImportedTrace) -> float | None:
+    """Returns the most hours from one recorded start of a round to the next; None if unknown."""
+    times = round_times(trace)
+    starts = np.empty(0) if times is None else times[0][np.isfinite(times[0])]
+    gaps = np.diff(starts)
+    return float(gaps.max()) / 3600.0 if gaps.size and gaps.max() > 0 else None
 
 
 def _at_pace(

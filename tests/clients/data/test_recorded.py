@@ -417,7 +417,7 @@ def empty_cell(path: Path) -> None:
 
 
 def not_finite(path: Path) -> None:
-    change_pixels(path, lambda pixels: [float("nan") for _ in pixels])
+    change_pixels(path, lambda pixels: [[float("nan")] * len(row) for row in pixels])
 
 
 def truncate_parquet(path: Path) -> None:
