@@ -600,8 +600,8 @@ class TrainedRun(DrawnResult):
             ["rounds", f"{rounds}, {self._devices_of_a_round()} in each{why}"],
             ["task", f"{_task_name(training)}, seed {document['seed']}"],
             ["loss", loss],
+            ["parameters", _parameter_counts(document)],
         ]
-        rows.append(["parameters", _parameter_counts(document)])
         rows += _clip_norm_rows(self.metrics["clip_norm"])
         if math.isfinite(self.clipped_share):
             rows.append(["clipped", f"{100 * self.clipped_share:.1f} % of the updates"])
