@@ -588,7 +588,6 @@ class TrainedRun(DrawnResult):
         """Returns the training as rows of a table, each with a name and a value: rounds, task,
         losses, and devices that were left out."""
         document = self.document
-        training = self.document["scenario"]["training"]
         loss = number_text(self.metrics["train_loss"][-1])
         loss += " on the last round's devices, of the model that they were sent"
         if not self.metrics["trained"][-1]:
@@ -598,7 +597,7 @@ class TrainedRun(DrawnResult):
         why = "" if stopped is None else f"; stopped because {stopped['reason']}"
         rows = [
             ["rounds", f"{rounds}, {self._devices_of_a_round()} in each{why}"],
-            ["task", f"{_task_name(training)}, seed {document['seed']}"],
+            ["task", f"{_task_name(document['scenario']['training'])}, seed {document['seed']}"],
             ["loss", loss],
             ["parameters", _parameter_counts(document)],
         ]
