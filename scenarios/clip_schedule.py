@@ -176,9 +176,10 @@ def _norms_of(norms: str) -> list[float]:
 
 def _first_rounds(scenario: "fedray.Scenario") -> int:
     """Returns half of the rounds, or fewer, after which the model is evaluated."""
-    every, count = scenario.training.evaluate_every, scenario.rounds.count
+    count = scenario.rounds.count
+    every = scenario.training.rounds_between(count)
     if count < 2 * every:
-        rule = f"must be at least 2 training.evaluate_every={every}"
+        rule = f"must be at least twice the {every} rounds between two evaluations"
         raise fedray.InputError.of("rounds.count", count, rule, "raise it")
     # After the other rounds its accuracy is not known.
     return count // 2 // every * every

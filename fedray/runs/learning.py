@@ -912,13 +912,13 @@ class _Training:
     def _groups(self, parameters: NDArray[np.float32]) -> list[Groups]:
         """Returns the metrics of the last model, [D], by the groups of `training.report_by`."""
         scenario, metrics = self._scenario, self._description.metrics
-        sums = {
-            by: self._trainers[-1].group_sums(parameters, by).result()
+        sums = [
+            self._trainers[-1].group_sums(parameters, by).result()
             for by in scenario.training.report_by
-        }
+        ]
         return [
             grouped(scenario.name, by, "last", self.rounds, each, metrics)
-            for by, each in sums.items()
+            for by, each in zip(scenario.training.report_by, sums, strict=True)
         ]
 
     def _best(self) -> BestModel | None:

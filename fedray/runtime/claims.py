@@ -250,7 +250,7 @@ class _Queue:
             def node(self) -> str:
                 return ray.get_runtime_context().get_node_id()
 
-        where = {"label_selector": {"ray.io/node-id": node}} if node else {}
+        where: Any = {"label_selector": {"ray.io/node-id": node}} if node else {}
         remote: Any = ray.remote(num_cpus=cpus, **where)(Cpu)
         for _ in range(count):
             actor = remote.remote()

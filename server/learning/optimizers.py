@@ -163,6 +163,7 @@ class CustomStep(ServerOptimizer):
         self._vector.data = parameters_D
         if self._optimizer is None:
             self._begin()
+        assert self._optimizer is not None
         if self._is_scheduled:
             for group in self._optimizer.param_groups:
                 if "lr" not in group:
