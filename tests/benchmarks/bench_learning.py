@@ -116,7 +116,7 @@ def overhead(devices: int, small: bool) -> None:
     print(
         f"overhead: {size:,} parameters, {devices} devices a round, {total / rounds:.2f} CPU s each"
     )
-    for part, seconds in clock.seconds.most_common():
+    for part, seconds in sorted(clock.seconds.items(), key=lambda each: -each[1]):
         print(f"  {part:26} {1000 * seconds / rounds:10.1f} ms {100 * seconds / total:7.2f} %")
     beside = 100 - 100 * clock.seconds["local steps"] / total
     print(f"overhead beside the local steps: {beside:.2f} %", flush=True)
