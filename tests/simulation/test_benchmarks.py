@@ -92,7 +92,7 @@ def test_what_is_run_by_hand_in_one_process_still_runs() -> None:
             "bench_ray_cost.py",
             [
                 *("--pairs", "1", "--hosts", "1", "3", "--set", "population.devices=300000"),
-                *("--set", "rounds.count=3", "--set", "rounds.report_goal=50"),
+                *("--set", "rounds.count=3", "--set", "rounds.report_goal=64"),
             ],
             "same bytes with all of them: True",
         ),
