@@ -71,7 +71,7 @@ def test_rounds_must_have_an_evaluation_in_each_phase(tmp_path: Path) -> None:
         assert (
             clip_schedule._first_rounds(scenario.with_overrides(f"rounds.count={count}")) == first
         )
-    with pytest.raises(fedray.InputError, match="rounds.count=19 must be at least 2"):
+    with pytest.raises(fedray.InputError, match="rounds.count=19 must be at least twice the 10"):
         results(tmp_path / "o", overrides=["rounds.count=19"])
     assert not (tmp_path / "o").exists()
 
