@@ -86,8 +86,10 @@ class ShardHost:
         begun = time.perf_counter()
         self._finish_preparing()
         self._window = order.window.number
+        # A batch would be cut into settlements again for every shard.
+        settlements = tuple(order.settlements)
         orders = [
-            dataclasses.replace(order, settlements=_of_shard(order.settlements, shard))
+            dataclasses.replace(order, settlements=_of_shard(settlements, shard))
             for shard in self._shards
         ]
         answers = self._of_each(
@@ -102,11 +104,9 @@ class ShardHost:
 
     def settle(self, settlements: Iterable[Settlement]) -> None:
         self._finish_preparing()
+        whole = tuple(settlements)
         self._of_each(
-            [
-                lambda shard=shard: shard.settle(_of_shard(settlements, shard))
-                for shard in self._shards
-            ]
+            [lambda shard=shard: shard.settle(_of_shard(whole, shard)) for shard in self._shards]
         )
 
     def write_part(self, part: int, partial: str, token: str) -> ShardPart:
@@ -170,5 +170,5 @@ class ShardHost:
         return [future.result() for future in [self._pool.submit(call) for call in calls]]
 
 
-def _of_shard(settlements: Iterable[Settlement], shard: _AnyShard) -> tuple[Settlement, ...]:
+def _of_shard(settlements: tuple[Settlement, ...], shard: _AnyShard) -> tuple[Settlement, ...]:
     return settlements_of_devices(settlements, shard.first_device, shard.end_device)

@@ -28,7 +28,6 @@ from .reproduction import (
     Request,
     Subject,
     Table,
-    comparison_of,
     figure_text,
     given,
     interval_text,
@@ -143,22 +142,19 @@ def run(request: Request, *, scenarios: str, norms: str, seeds: int) -> Iterator
     for each in studied(request, read):
         # A step to the same norm changes nothing, so all trainings are of one form.
         first_rounds = changes[each.name]
-        wanted = {
-            (pair, seed): (
+        settings = [
+            (
+                f"{a:g}-{b:g}",
+                f"{a:g}" if a == b else f"{a:g}, then {b:g}",
                 each.scenario.with_overrides(
-                    f"privacy.clip_norm={pair[0]!r}",
-                    "privacy.clipping={kind='schedule',steps=[{from_round="
-                    f"{first_rounds},norm={pair[1]!r}}}]}}",
-                    f"training.seed={seed}",
+                    f"privacy.clip_norm={a!r}",
+                    f"privacy.clipping={{kind='schedule',steps=[{{from_round={first_rounds},"
+                    f"norm={b!r}}}]}}",
                 ),
-                each.folder / "runs" / f"{pair[0]:g}-{pair[1]:g}-{seed}",
             )
-            for pair in pairs
-            for seed in range(1, seeds + 1)
-        }
-        trained = fedray.train_many(each.trace, wanted, request.placement, each.on_progress)
-        labels = [f"{a:g}" if a == b else f"{a:g}, then {b:g}" for a, b in pairs]
-        comparison = comparison_of([*trained.values()], each.trace, None, labels)
+            for a, b in pairs
+        ]
+        comparison = each.compared(request, settings, seeds)
         found.append(_phases(each.name, first_rounds, numbers, comparison))
         yield _reproduced(found)
 

@@ -29,6 +29,7 @@ from .reproduction import (
     Request,
     Subject,
     Table,
+    comparison_of,
     in_steps,
     interval_text,
     paired_difference,
@@ -163,6 +164,32 @@ class Studied(NamedTuple):
         assert own.enforced.participation is not None, "a timer limits how often a device comes"
         assert own.enforced.rho is not None, "noise of the server gives a rho"
         return own.enforced.participation, own.enforced.rho
+
+    def compared(
+        self,
+        request: Request,
+        settings: Sequence[tuple[str, str, "fedray.Scenario"]],
+        seeds: int,
+    ) -> "fedray.Comparison":
+        """Trains every setting with the seeds from 1 on, or opens what was trained, and compares
+        them.
+
+        Args:
+            request: request, with the placement.
+            settings: start of the names of a setting's directories, its label and its scenario.
+            seeds: number of trainings of each.
+        """
+        wanted = {
+            (place, seed): (
+                scenario.with_overrides(f"training.seed={seed}"),
+                self.folder / "runs" / f"{name}-{seed}",
+            )
+            for place, (name, _, scenario) in enumerate(settings)
+            for seed in range(1, seeds + 1)
+        }
+        trained = fedray.train_many(self.trace, wanted, request.placement, self.on_progress)
+        labels = [label for _, label, _ in settings]
+        return comparison_of([*trained.values()], self.trace, None, labels)
 
 
 def studied(request: Request, scenarios: Mapping[str, "fedray.Scenario"]) -> Iterator[Studied]:

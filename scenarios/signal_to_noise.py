@@ -32,7 +32,6 @@ from .reproduction import (
     Series,
     Subject,
     Table,
-    comparison_of,
     interval_text,
     paired_difference,
     up,
@@ -108,17 +107,15 @@ def run(request: Request, *, scenarios: str, sizes: str, seeds: int) -> Iterator
     found: list[RoundSizes] = []
     for each in studied(request, read):
         noisy = _with_blt(each)
-        wanted = {
-            (size, seed): (
-                noisy.with_overrides(f"training.cohort_sample={size}", f"training.seed={seed}"),
-                each.folder / "runs" / f"{size}-{seed}",
+        settings = [
+            (
+                f"{size}",
+                f"{size:,} devices",
+                noisy.with_overrides(f"training.cohort_sample={size}"),
             )
             for size in numbers
-            for seed in range(1, seeds + 1)
-        }
-        trained = fedray.train_many(each.trace, wanted, request.placement, each.on_progress)
-        labels = [f"{size:,} devices" for size in numbers]
-        comparison = comparison_of([*trained.values()], each.trace, None, labels)
+        ]
+        comparison = each.compared(request, settings, seeds)
         noise = noisy.privacy.noise_multiplier / noisy.rounds.report_goal
         found.append(RoundSizes(each.name, noise, _changes(numbers, comparison), comparison))
         yield _reproduced(found)

@@ -21,11 +21,16 @@ above which it is called void here: published keyboard models have up to 14, and
 which the odds of a guess may rise, is half a billion."""
 
 
+def protects_nobody(epsilon: float | None) -> bool:
+    """Returns whether an epsilon is known and void."""
+    return epsilon is not None and epsilon > VACUOUS
+
+
 def weak_text(*epsilons: float | None) -> str:
     """Returns a sentence for each class of weak guarantees that some of the epsilons are in, with
     its largest one if they are of both classes; empty if no known one is weak."""
     known = [each for each in epsilons if each is not None]
-    void = [each for each in known if each > VACUOUS]
+    void = [each for each in known if protects_nobody(each)]
     weak = [each for each in known if WEAK < each <= VACUOUS]
 
     def here(found: Sequence[float]) -> str:

@@ -194,6 +194,10 @@ def _min_sep(row: Row) -> str:
     return shown_min_sep(row.min_sep)
 
 
+def _number(outlook: Outlook, place: int | None) -> str:
+    return "-" if place is None else str(outlook.number_of(place))
+
+
 def _count(value: int | None) -> str:
     return "-" if value is None else f"{value:,}"
 
@@ -225,8 +229,8 @@ def _statements_table(outlook: Outlook) -> Table:
         "spent": lambda each: _shown(each.statement, each.spent),
         "forward": lambda each: _shown(each.statement, each.forward),
         "state": lambda each: each.state.value if each.is_checked else "unchecked",
-        "lost in round": lambda each: (
-            "-" if each.lost_at is None else str(outlook.number_of(each.lost_at - 1))
+        "lost in round": lambda each: _number(
+            outlook, None if each.lost_at is None else each.lost_at - 1
         ),
     }
     return Table.of("Statements of the claim", outlook.statements, cells)
@@ -239,9 +243,7 @@ def _changes_table(outlook: Outlook) -> Table:
         "what": lambda each: each.text,
         "wait now": lambda each: _count(each.waits_now),
         "wait now %": lambda each: _percent(each.share_waiting),
-        "noticed in round": lambda each: (
-            "-" if each.first_noticed is None else str(outlook.number_of(each.first_noticed))
-        ),
+        "noticed in round": lambda each: _number(outlook, each.first_noticed),
         "min-sep": lambda each: _count(each.min_sep),
         "part.": lambda each: _count(each.participations),
         "epsilon": lambda each: epsilon_text(each.epsilon),

@@ -19,7 +19,7 @@ import tomli_w
 
 from fedray.audit.audit import Audit
 from fedray.audit.auditing import audit_trace
-from fedray.audit.basis import VACUOUS
+from fedray.audit.basis import protects_nobody
 from fedray.audit.findings import Verdict, headline
 from fedray.audit.mechanism_audit import MechanismAudit
 from fedray.audit.privacy_statement import privacy_statement
@@ -126,7 +126,7 @@ def audit_page(audit: Audit) -> str:
         # The page contains the whole document, so that programs can read its figures.
         audit_json=_script_safe(audit.to_json_in_full()),
         verdict_style=_style(audit),
-        vacuous=VACUOUS,
+        protects_nobody=protects_nobody,
         headline=(head := headline(audit.findings)),
         reasons=audit.verdict.removeprefix(head).lstrip(":. "),
         findings=audits.findings_table(audit),
@@ -140,8 +140,8 @@ def audit_page(audit: Audit) -> str:
 
 def _style(audit: Audit) -> str:
     """Returns the style class of the verdict, which is not green where it protects nobody."""
-    standing, epsilon = AuditVerdict(audit).standing, audit.supported_epsilon
-    is_void = epsilon is not None and epsilon > VACUOUS
+    standing = AuditVerdict(audit).standing
+    is_void = protects_nobody(audit.supported_epsilon)
     return "open" if standing == "holds" and is_void else standing
 
 

@@ -912,14 +912,11 @@ class _Training:
     def _groups(self, parameters: NDArray[np.float32]) -> list[Groups]:
         """Returns the metrics of the last model, [D], by the groups of `training.report_by`."""
         scenario, metrics = self._scenario, self._description.metrics
-        sums = [
-            self._trainers[-1].group_sums(parameters, by).result()
-            for by in scenario.training.report_by
-        ]
-        return [
-            grouped(scenario.name, by, "last", self.rounds, each, metrics)
-            for by, each in zip(scenario.training.report_by, sums, strict=True)
-        ]
+        found = []
+        for by in scenario.training.report_by:
+            sums = self._trainers[-1].group_sums(parameters, by).result()
+            found.append(grouped(scenario.name, by, "last", self.rounds, sums, metrics))
+        return found
 
     def _best(self) -> BestModel | None:
         if self._loop.best is None:

@@ -29,14 +29,14 @@ from fedray.trace.checkpoints import CHECKPOINTS
 from fedray.trace.partial import LOCK_FILE, MARK, TOKEN_FILE
 from fedray.trace.schema import PARTICIPATIONS, RUN_FILE
 from fedray.trace.several_tasks import TASKS_FILE
-from fedray.trace.trained import TRAINING, TRAINING_FILE
+from fedray.trace.trained import LIVE_TRAINING, TRAINING, TRAINING_FILE
 
 SECONDS_BETWEEN = 2.0
 """Time between two looks for files that changed, seconds."""
 _DOCUMENTS = (TRAINING_FILE, RUN_FILE, TASKS_FILE)
 """Files that make a result readable."""
-_PARTIAL, _LIVE = ".partial", f".{TRAINING}.partial"
-_FOLDERS = (f"{_PARTIAL}/", f"{_LIVE}/")
+_PARTIAL = ".partial"
+_FOLDERS = (f"{_PARTIAL}/", f"{LIVE_TRAINING}/")
 
 
 class StoredRun:
@@ -63,7 +63,7 @@ class StoredRun:
         finished = bucket.files("/")
         is_done = not {f"/{RUN_FILE}", f"/{TASKS_FILE}"}.isdisjoint(finished)
         is_opened = is_done and is_resumed and may_start
-        unfinished = [*bucket.files(f"{_PARTIAL}/"), *bucket.files(f"{_LIVE}/")]
+        unfinished = [*bucket.files(f"{_PARTIAL}/"), *bucket.files(f"{LIVE_TRAINING}/")]
         is_simulated = bool({f"{_PARTIAL}/{RUN_FILE}", f"{_PARTIAL}/{TASKS_FILE}"} & {*unfinished})
         has_checkpoint = any(each.startswith(f"{_PARTIAL}/{CHECKPOINTS}/") for each in unfinished)
         can_resume = (is_simulated or has_checkpoint) and not is_done
@@ -210,7 +210,7 @@ class StoredRun:
         whenever the file does."""
         walked = list(os.walk(self._folder))
         # Then the traces are complete, and models are still in training.
-        has_live = any(folder.endswith(_LIVE) for folder, _, _ in walked)
+        has_live = any(folder.endswith(LIVE_TRAINING) for folder, _, _ in walked)
         found = {}
         for file in (Path(folder, each) for folder, _, names in walked for each in names):
             name = self._name(file)

@@ -37,6 +37,13 @@ def trace(trace_of) -> Trace:
     return trace_of(PATTERNS, 4)
 
 
+def keep(run: TrainedRun, *files: Path) -> None:
+    """Gives a made-up run its files of code, as a trained run has them."""
+    for file in files:
+        code = file.read_bytes()
+        (run.path / f"{sha256(code).hexdigest()}.py").write_bytes(code)
+
+
 @pytest.fixture
 def runs(trace: Trace, trained_of) -> list[TrainedRun]:
     """Two settings with seeds 1, 2, 3 and 2, 3, 4: tree is better by 0.1, 0.12."""
@@ -656,10 +663,7 @@ def test_architectures_of_one_data_set_are_compared_by_the_names_of_their_files(
         for seed in (1, 2):
             overrides = task, f"training.seed={seed}"
             run = trained_of(f"{place}-{seed}", trace, {"accuracy": final}, *overrides)
-            # A trained run has the file.
-            (run.path / f"{sha256(file.read_bytes()).hexdigest()}.py").write_bytes(
-                file.read_bytes()
-            )
+            keep(run, file)
             runs.append(run)
     found = fedray.compare_runs(runs, trace)
     for group, label in zip(found.groups, labels, strict=True):
@@ -682,10 +686,7 @@ def test_optimizers_of_files_are_told_apart_by_the_names_of_their_files(trace, t
         trained_of(name, trace, {"accuracy": 0.5}, *overrides)
         for name, overrides in (("own", own), ("built-in", ()))
     ]
-    for file in (tasks / "device_optimizer.py", tasks / "server_optimizer.py"):
-        # A trained run has the files.
-        copy = runs[0].path / f"{sha256(file.read_bytes()).hexdigest()}.py"
-        copy.write_bytes(file.read_bytes())
+    keep(runs[0], tasks / "device_optimizer.py", tasks / "server_optimizer.py")
     settings = fedray.compare_runs(runs, trace).groups[0].settings
     assert settings["training.client.optimizer.file"] == "device_optimizer.py"
     assert settings["training.server.file"] == "server_optimizer.py"

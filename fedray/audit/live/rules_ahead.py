@@ -253,9 +253,13 @@ def paced(
 def slowest_recorded(trace: Trace | ImportedTrace) -> float | None:
     """Returns the most hours from one recorded start of a round to the next; None if unknown."""
     times = round_times(trace)
-    starts = np.empty(0) if times is None else times[0][np.isfinite(times[0])]
-    gaps = np.diff(starts)
-    return float(gaps.max()) / 3600.0 if gaps.size and gaps.max() > 0 else None
+    slowest = 0.0 if times is None else float(_gaps(times[0]).max(initial=0.0))
+    return slowest / 3600.0 if slowest > 0 else None
+
+
+def _gaps(starts: Float64Array) -> Float64Array:
+    """Returns the seconds from each known start of a round to the next known one."""
+    return np.diff(starts[np.isfinite(starts)])
 
 
 def _at_pace(
@@ -289,7 +293,7 @@ def _at_pace(
         )
     if ahead.of_day is not None:
         notes.append(OF_DAYS)
-    gaps = np.diff(earliest[np.isfinite(earliest)])
+    gaps = _gaps(earliest)
     slower = 0.0
     if gaps.size and gaps.max() > pace:
         slower = float(gaps.max()) / 3600.0
