@@ -104,7 +104,7 @@ peers: .venv/.tests  ## Our optimised mechanisms against jax-privacy's, 30 setti
 bench-peers: .venv/.tests  ## Federated averaging by fedray, Flower and pfl, device updates per CPU second (an hour, 4 GB)
 	$(BIN)/python tests/benchmarks/peers/bench_peers.py
 
-reproduce: .venv/.runs  ## Published losses of mechanisms beside ours (two minutes)
+reproduce: .venv/.runs  ## Published losses of mechanisms beside ours (six minutes)
 	$(BIN)/fedray reproduce blt --out runs/blt
 
 trust: .venv/.runs  ## One model under every kind of trust, at epsilon 4 (a few minutes)

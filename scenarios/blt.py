@@ -144,7 +144,7 @@ REPRODUCTION = Reproduction(
     "blt",
     "Losses of the BLT paper's mechanisms, and the privacy of its runs.",
     f"{PAPER}, tables 3 and 4",
-    "2 min",
+    "6 min",
     RESULT.run,
     (CHEAPEST,),
     has_figures=True,

@@ -218,7 +218,7 @@ REPRODUCTION = Reproduction(
     "signal-to-noise",
     "Rounds of 50, 150 and 650 devices with equal noise on the mean: is their accuracy equal?",
     "Xu et al. 2023, section 3",
-    "5 min",
+    "3 min",
     run,
     (
         Option("scenarios", str, "language", "Scenarios, with commas between."),

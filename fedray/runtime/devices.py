@@ -47,8 +47,7 @@ def device_of(name: str, key: str) -> torch.device:
 def torch_restored() -> Iterator[None]:
     """Within: torch may be set up for a run. Afterwards threads, determinism and TF32 are those of
     the caller again."""
-    uses_lenient = torch.is_deterministic_algorithms_warn_only_enabled()
-    deterministic, threads = torch.are_deterministic_algorithms_enabled(), torch.get_num_threads()
+    threads, determinism = torch.get_num_threads(), _determinism()
     settings: Any = torch.utils.deterministic
     fills = settings.fill_uninitialized_memory
     backends: tuple[Any, ...] = torch.backends.cuda.matmul, torch.backends.cudnn
@@ -57,12 +56,20 @@ def torch_restored() -> Iterator[None]:
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(deterministic, warn_only=uses_lenient)
+        # Setting it imports torch's compiler, which takes a second and a half.
+        if _determinism() != determinism:
+            is_on, is_lenient = determinism
+            torch.use_deterministic_algorithms(is_on, warn_only=is_lenient)
         settings.fill_uninitialized_memory = fills
         torch.set_num_threads(threads)
         for each, allowed in zip(backends, tf32, strict=True):
             each.allow_tf32 = allowed
         torch.backends.cudnn.benchmark = benchmark
+
+
+def _determinism() -> tuple[bool, bool]:
+    is_on = torch.are_deterministic_algorithms_enabled()
+    return is_on, torch.is_deterministic_algorithms_warn_only_enabled()
 
 
 def seed_draws(device: torch.device, seed: int) -> None:

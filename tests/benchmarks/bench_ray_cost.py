@@ -78,7 +78,10 @@ class Clock:
             self._known |= {each for each, (parent, *_) in found.items() if parent in self._known}
         for each in self._known & found.keys():
             _, ticks, start, words = found[each]
-            self._read[each, start] = self._kind_of(each, words), ticks / TICKS
+            kind = self._kind_of(each, words)
+            # One that has ended has no words.
+            before, _ = self._read.get((each, start), (kind, 0.0))
+            self._read[each, start] = kind if words else before, ticks / TICKS
 
     def _kind_of(self, process: int, words: str) -> str:
         if process == self._root:
