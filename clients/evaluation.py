@@ -1,7 +1,6 @@
-"""Evaluation: the metrics of a model on the data of held-out devices, with standard errors."""
+"""Evaluation: the metrics of a model on the data of held-out devices, batch by batch."""
 
 import contextlib
-import math
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
@@ -12,7 +11,7 @@ from fedray.base.arrays import Float64Array
 from fedray.base.errors import InputError
 from fedray.runtime import devices
 from fedray.scenario.training import Training
-from fedray.wire.messages import Evaluated, Evaluation, Measured
+from fedray.wire.messages import Evaluated, EvaluationPart
 from .data.source import (
     FIRST_HELD_OUT,
     DamagedExamples,
@@ -34,29 +33,25 @@ def evaluate(
     source: ExampleSource,
     training: Training,
     parameters: Vector | torch.Tensor,
-) -> Evaluation:
-    """Returns value and standard error of every metric of parameters [D] on held-out devices.
-
-    A metric is a ratio of two sums over the devices. Its standard error is that of a ratio
-    estimator whose sampling units are the devices (Cochran 1977, equation 6.13), because the
-    examples of one device are alike. Devices without examples do not count.
+    share: tuple[int, int] = (0, 1),
+) -> EvaluationPart:
+    """Returns a part of an evaluation on held-out devices; those without examples do not count.
 
     Args:
         task: task with the metrics.
         source: source of the held-out examples.
         training: table with `evaluation_devices`, and `evaluation_examples` of each.
         parameters: parameters of the model, [D]; a tensor is evaluated on its own device.
+        share: (i, n) for part i of n, counted from 0.
 
     Raises:
         InputError: the data of some of these devices cannot be read.
     """
     order, counts, data = held_out(source, training)
     with damage_refused("held-out"):
-        sums = device_sums(task, source, order, counts, parameters)
-    metrics = {
-        metric.name: measured(sums[metric.name], metric.is_exponential) for metric in task.metrics
-    }
-    return Evaluation(metrics, data)
+        pieces = pieces_of(task, source, order, counts, parameters, share)
+        batches = [(piece.owners, piece.row_sums()) for piece in pieces]
+    return EvaluationPart(tuple(task.metrics), data, batches)
 
 
 def held_out(source: ExampleSource, training: Training) -> tuple[Ids, Integers, Evaluated]:
@@ -120,9 +115,8 @@ def device_sums(
     """
     sums = {metric.name: np.zeros((device_ids.size, 2)) for metric in task.metrics}
     for piece in pieces_of(task, source, device_ids, counts, parameters):
-        begins = piece.lengths.cumsum() - piece.lengths
-        for name, single in piece.measures.items():
-            np.add.at(sums[name], piece.owners, np.add.reduceat(single, begins, axis=0))
+        for name, rows in piece.row_sums().items():
+            np.add.at(sums[name], piece.owners, rows)
     return sums
 
 
@@ -138,6 +132,13 @@ class Piece(NamedTuple):
     measures: Mapping[str, Float64Array]
     """Numerator and weight of each example, [B, 2], by the name of the metric."""
 
+    def row_sums(self) -> dict[str, Float64Array]:
+        """Returns the sums of each row, [R, 2], by the name of the metric."""
+        begins = self.lengths.cumsum() - self.lengths
+        return {
+            name: np.add.reduceat(single, begins, axis=0) for name, single in self.measures.items()
+        }
+
 
 def pieces_of(
     task: Task,
@@ -145,8 +146,10 @@ def pieces_of(
     device_ids: Ids,
     counts: Integers,
     parameters: Vector | torch.Tensor,
+    share: tuple[int, int] = (0, 1),
 ) -> Iterator[Piece]:
-    """Yields the measured examples of devices, piece by piece; see `device_sums`."""
+    """Yields the measured examples of devices, piece by piece; see `device_sums`. For a share
+    (i, n) they are part i of n of the pieces, so that all parts in order are all pieces."""
     flat = parameters if isinstance(parameters, torch.Tensor) else torch.tensor(parameters)
     start = named(flat[None, :], task.shapes)
     # Memory stays bounded for any number of examples, so a device may be in several pieces.
@@ -155,7 +158,9 @@ def pieces_of(
     firsts = EXAMPLES_AT_ONCE * np.concatenate([np.arange(each) for each in (0, *pieces)])
     lengths = np.minimum(counts[owners] - firsts, EXAMPLES_AT_ONCE)
     at_once = EXAMPLES_AT_ONCE
-    for some in _batches(lengths):
+    batches, (part, of) = list(_batches(lengths)), share
+    # Batches have about the same size; the later parts have one more.
+    for some in batches[len(batches) * part // of : len(batches) * (part + 1) // of]:
         columns = np.arange(lengths[some].max())
         # Rows that are shorter repeat their last example, which is then left out.
         is_own = columns < lengths[some, None]
@@ -222,28 +227,3 @@ def damage_refused(data: str) -> Iterator[None]:
         raise InputError(
             f"data: the {data} data cannot be read ({error}); repair it, or use other data"
         ) from None
-
-
-def measured(sums: Float64Array, is_exponential: bool) -> Measured:
-    """Returns value and standard error of a ratio, given its sums [devices, 2]."""
-    numerators, weights = sums.T
-    devices = weights.size
-    total = weights.sum()
-    # The metric may count nothing, for example if no device has a word of the vocabulary.
-    if not total > 0:
-        return Measured(math.nan, math.nan)
-    ratio = float(numerators.sum() / total)
-    # A single device does not show the spread between devices.
-    if devices < 2:
-        error = math.nan
-    else:
-        # Difference of each device from its expected numerator, as in Cochran's equation.
-        residuals = numerators - ratio * weights
-        spread = float((residuals**2).sum())
-        error = math.sqrt(spread * devices / (devices - 1)) / float(total)
-    if is_exponential:
-        # By the delta method: the slope of the exponential is the exponential itself.
-        with np.errstate(over="ignore"):
-            value = float(np.exp(ratio))
-        return Measured(value, value * error)
-    return Measured(ratio, error)

@@ -22,7 +22,7 @@ from fedray.scenario.weighting import MeanWeighting
 from fedray.trace.groups import By, GroupFunction
 from fedray.wire.messages import (
     DeviceMeasures,
-    Evaluation,
+    EvaluationPart,
     GroupSums,
     TaskDescription,
     TrainOrder,
@@ -209,13 +209,12 @@ class LocalTrainer(GroupTrainer):
             parts.append(devices.on_host(nats[0].double()))
         return np.concatenate(parts)
 
-    def evaluate(self, parameters: Vector) -> Evaluation:
-        """Returns the task's metrics of parameters [D] on held-out data."""
+    def evaluate(self, parameters: Vector, share: tuple[int, int] = (0, 1)) -> EvaluationPart:
+        """Returns part i of n of an evaluation of parameters [D], for a share (i, n)."""
         _use_one_thread()
+        training, placed = self._scenario.training, self._placed(parameters)
         with devices.device_errors(TOO_LARGE):
-            return evaluate(
-                self._task, self._examples, self._scenario.training, self._placed(parameters)
-            )
+            return evaluate(self._task, self._examples, training, placed, share)
 
     def group_sums(self, parameters: Vector, by: By | GroupFunction) -> GroupSums:
         """Returns sums of the metrics of parameters [D] by group and device."""

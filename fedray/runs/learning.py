@@ -53,13 +53,14 @@ from fedray.runtime.nodes import Node
 from fedray.runtime.placement import Placement
 from fedray.runtime.reservation import Reservation, looks, reserved, show
 from fedray.runtime.tasks import run_jobs
-from fedray.runtime.workers import Pending
+from fedray.runtime.workers import shared
 from fedray.scenario import Scenario
 from fedray.scenario.content import PythonFile
 from fedray.scenario.data import FormedData
 from fedray.scenario.scenario import TRAINED_TABLES
 from fedray.scenario.tasks import CustomTask
 from fedray.scenario.training import FedAvg, Stop
+from fedray.server.learning.evaluation import SharedEvaluation
 from fedray.server.learning.training import (
     Cohort,
     Loads,
@@ -90,7 +91,6 @@ from fedray.trace.trained import (
 )
 from fedray.trace.unfinished import read_unfinished, write_unfinished
 from fedray.wire.messages import (
-    Evaluation,
     Metric,
     ProgressListener,
     TrainingEstimate,
@@ -449,7 +449,7 @@ def rehearse(scenario: Scenario) -> None:
     if scenario.training.enabled and scenario.training_files:
         here = Placement(backend="in-process")
         with _trainers_in_process(scenario, 1) as trainers:
-            _rehearsed(trainers[0], start_aggregator(scenario.for_aggregator(), here))
+            _rehearsed(trainers, start_aggregator(scenario.for_aggregator(), here), None)
 
 
 def cohorts(trace: Trace, scenario: Scenario) -> Iterator[tuple[int, Cohort]]:
@@ -679,7 +679,7 @@ class _Training:
     _checkpoints: Checkpoints
     _state: dict[str, NDArray]
     _reservation: Reservation | None
-    _rehearsed: Pending[Evaluation] | None
+    _rehearsed: SharedEvaluation | None
     """Evaluation of the initial model, if it was made before."""
 
     def __post_init__(self) -> None:
@@ -707,9 +707,7 @@ class _Training:
         for note in self._description.notes:
             logging.getLogger("fedray").warning("fedray: %s", note)
         # Evaluated before the first round, so that a model that became worse is known to be.
-        self._untrained = self._rehearsed or trainers[-1].evaluate(
-            trainers[-1].initial_parameters().result()
-        )
+        self._untrained = self._rehearsed or _evaluated_start(trainers, self._reservation)[0]
         parameters = sum(math.prod(shape) for shape in self._description.shapes.values())
         self._noise_warning = ""
         self._update_noise = noise_ahead(scenario, parameters)
@@ -1040,7 +1038,7 @@ def _training(start: _Start) -> Iterator[_Training]:
         stack.callback(lambda: [each.worker.close() for each in trainers])
         # A user's code may fail at once, and held-out data be damaged; other code is tested.
         is_tried = scenario.training_files or isinstance(scenario.data, FormedData)
-        first = _rehearsed(trainers[-1], aggregator) if is_tried else None
+        first = _rehearsed(trainers, aggregator, reservation) if is_tried else None
         workers = trainers, aggregator, store
         yield _Training(start, *workers, writer, checkpoints, state, reservation, first)
 
@@ -1067,14 +1065,27 @@ def _estimate(
     return TrainingEstimate(rounds, sample, seconds(sample), accepted, seconds(accepted))
 
 
-def _rehearsed(trainer: TrainerWorker, aggregator: AggregatorWorker) -> Pending[Evaluation]:
+def _evaluated_start(
+    trainers: Sequence[TrainerWorker], reservation: Reservation | None
+) -> tuple[SharedEvaluation, NDArray[np.float32]]:
+    """Returns the evaluation of the initial model, and its parameters [D]."""
+    parameters = trainers[-1].initial_parameters().result()
+    # On Ray all trainers read one copy.
+    kept = parameters if reservation is None else shared(parameters)
+    return SharedEvaluation(trainers, kept), parameters
+
+
+def _rehearsed(
+    trainers: Sequence[TrainerWorker],
+    aggregator: AggregatorWorker,
+    reservation: Reservation | None,
+) -> SharedEvaluation:
     """Returns the evaluation of the initial model. Raises InputError if a user's code fails at
     once, or held-out data is damaged, before the training begins."""
-    parameters = trainer.initial_parameters().result()
-    found = trainer.evaluate(parameters)
+    found, parameters = _evaluated_start(trainers, reservation)
     found.result()
     # Every population has a device 0.
-    trainer.train(TrainOrder(0, [np.zeros(1, np.uint64)]), parameters).result()
+    trainers[-1].train(TrainOrder(0, [np.zeros(1, np.uint64)]), parameters).result()
     aggregator.rehearse(parameters.size).result()
     return found
 

@@ -166,7 +166,7 @@ def _measured(metric: Metric, sums: Float64Array) -> GroupMetric:
     if not weight > 0:
         return GroupMetric(math.nan, *UNKNOWN)
     ratio, devices = float(sums[:, 0].sum()) / weight, len(sums)
-    # As in fedray/clients/evaluation.py: Cochran 1977, equation 6.13.
+    # As in fedray/server/learning/evaluation.py: Cochran 1977, equation 6.13.
     residuals = sums[:, 0] - ratio * sums[:, 1]
     spread = float((residuals**2).sum())
     error = math.sqrt(spread * devices / (devices - 1)) / weight if devices > 1 else math.nan

@@ -548,6 +548,19 @@ class Evaluation:
 
 
 @dataclass(frozen=True, slots=True)
+class EvaluationPart:
+    """One trainer's part of an evaluation: sums over rows of examples, each of one device."""
+
+    metrics: tuple[Metric, ...]
+    """Metrics of the task, in its order."""
+    data: Evaluated
+    """Data of the whole evaluation."""
+    batches: Sequence[tuple[Int64Array, Mapping[str, Float64Array]]]
+    """For each batch of R rows, the place of each row's device [R], and the row's sums of
+    numerators and of weights [R, 2], by metric."""
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceMeasures:
     """Metrics of a model on the data of each of U devices."""
 

@@ -9,7 +9,7 @@ from fedray.wire.messages import (
     CheckInOrder,
     CheckIns,
     DeviceMeasures,
-    Evaluation,
+    EvaluationPart,
     Settlement,
     Settlements,
     ShardPart,
@@ -105,8 +105,9 @@ class Trainer(Protocol):
         """Measures the training time per device of the order, in groups of that size."""
         ...
 
-    def evaluate(self, parameters: Kept) -> Pending[Evaluation]:
-        """Returns the task's metrics of parameters [D] on held-out data."""
+    def evaluate(self, parameters: Kept, share: tuple[int, int]) -> Pending[EvaluationPart]:
+        """Returns part i of n of an evaluation of parameters [D] on held-out data, for a share
+        (i, n)."""
         ...
 
     def fetch(self, parameters: Kept) -> Pending[Float32Array]:

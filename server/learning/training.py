@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from fedray.base.errors import AggregatorLost, CheckpointError, StoreLost
 from fedray.base.rng import Stream, stream_generator
 from fedray.encoding.norms import padded
-from fedray.runtime.workers import ArgumentLost, Pending
+from fedray.runtime.workers import ArgumentLost
 from fedray.scenario import Scenario
 from fedray.scenario.clipping import Clip
 from fedray.trace.checkpoints import prefixed, under
@@ -34,6 +34,7 @@ from fedray.wire.messages import (
 )
 from fedray.wire.protocols import Kept, Trainer
 from .best import best_round, why_stopped
+from .evaluation import SharedEvaluation
 from .workers import AggregatorWorker, StoreWorker
 
 MOST_PARAMETERS = 3 << 19
@@ -139,7 +140,7 @@ class TrainingLoop:
         self.last_evaluation: Evaluation | None = None
         self.evaluated = 0
         self.devices_at_once = 0
-        self._evaluations: dict[int, tuple[Pending[Evaluation], Kept]] = {}
+        self._evaluations: dict[int, tuple[SharedEvaluation, Kept]] = {}
         """Evaluations that are awaited, with the evaluated parameters, by their last round."""
         self._best: tuple[int, Kept] | None = None
         """Last round and parameters of the best evaluation so far."""
@@ -203,11 +204,7 @@ class TrainingLoop:
         """Evaluates the last round too. Returns the aggregator's state."""
         self._steadily(self._settle)
         if self.metrics[-1].evaluation is None:
-            parameters = self._aggregator_state["parameters"]
-            answer = self._trainers[-1].evaluate(parameters)
-            self._evaluations[self.next_round - 1] = answer, parameters
-            self._collect_evaluations()
-            self._keep_best()
+            self._steadily(self._evaluate_last)
         return self._aggregator_state
 
     def state(self) -> dict[str, NDArray]:
@@ -296,15 +293,11 @@ class TrainingLoop:
         self._versions = {version: newest}
         for number in self._older_versions():
             self._versions[number] = self._aggregator.older_version(number).result()[1]
-        # Rounds since are trained again and append the same rows, bit for bit. An evaluation of the
-        # state's own version may have lost its argument too.
+        # Rounds since are trained again and append the same rows, bit for bit. Every evaluation
+        # that is awaited is of such a round, or begins again in `_evaluate_last`.
         del self.metrics[version:]
         self._best = self._best_kept
-        self._evaluations = {
-            index: (self._trainers[-1].evaluate(newest), newest)
-            for index in self._evaluations
-            if index < version
-        }
+        self._evaluations.clear()
         for round_index, cohort in self._since:
             self._train(round_index, cohort)
 
@@ -314,6 +307,16 @@ class TrainingLoop:
         self._collect_evaluations()
         self._keep_best()
         self._fetch_state()
+
+    def _evaluate_last(self) -> None:
+        self._evaluate(self.next_round - 1)
+        self._collect_evaluations()
+        self._keep_best()
+
+    def _evaluate(self, round_index: int) -> None:
+        """Begins the evaluation of the model after a round, which all trainers share."""
+        kept = self._versions[round_index + 1]
+        self._evaluations[round_index] = SharedEvaluation(self._trainers, kept), kept
 
     def _keep_best(self) -> None:
         if self._best is not None and self._best is not self._best_kept:
@@ -386,7 +389,7 @@ class TrainingLoop:
         every = self._scenario.training.rounds_between(self._scenario.rounds.count)
         if (round_index + 1) % every == 0:
             # Awaited a round later, so that it runs beside the next round.
-            self._evaluations[round_index] = self._trainers[-1].evaluate(newest), newest
+            self._evaluate(round_index)
         self.metrics.append(TrainingMetrics(report, clip=clip))
 
     def _groups(self, round_index: int, cohort: Cohort) -> list[_Group]:

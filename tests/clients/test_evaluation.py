@@ -7,14 +7,23 @@ import numpy as np
 import pytest
 import torch
 
-from fedray.clients.data.source import FIRST_HELD_OUT, Field
-from fedray.clients.evaluation import MOST_EXAMPLES, evaluate, examples_used
+from fedray.base.errors import InputError
+from fedray.clients.data.source import FIRST_HELD_OUT, DamagedExamples, Field
+from fedray.clients.evaluation import (
+    MOST_EXAMPLES,
+    device_sums,
+    evaluate,
+    examples_used,
+    held_out,
+)
 from fedray.clients.tasks.layout import named
 from fedray.clients.tasks.logistic import Logistic
 from fedray.clients.trainer import LocalTrainer
+from fedray.runtime.workers import Ready
 from fedray.scenario.tasks import LogisticTask
 from fedray.scenario.training import Training
-from fedray.wire.messages import Evaluated, Evaluation
+from fedray.server.learning.evaluation import SharedEvaluation, evaluation_of
+from fedray.wire.messages import Evaluated, Evaluation, EvaluationPart
 
 FIELDS = {"inputs": Field((3,), "real"), "targets": Field((), "whole", 3)}
 
@@ -24,7 +33,8 @@ class Unlike:
 
     fields, optimum = FIELDS, {}
 
-    def __init__(self, counts) -> None:
+    def __init__(self, counts, damaged=()) -> None:
+        self.damaged = set(damaged)
         self.counts = np.array(counts, np.int64)
         self.held_out_devices = self.counts.size
 
@@ -32,6 +42,8 @@ class Unlike:
         return self.counts[(device_ids - FIRST_HELD_OUT).astype(int)]
 
     def examples(self, device_ids, positions):
+        if bad := self.damaged & set((device_ids - FIRST_HELD_OUT).tolist()):
+            raise DamagedExamples(dict.fromkeys(sorted(bad), "the record is cut"))
         found = {"inputs": [], "targets": []}
         for device, row in zip(device_ids.tolist(), positions, strict=True):
             draws = np.random.default_rng(device)
@@ -46,7 +58,27 @@ def evaluated(source: Any, **keys) -> tuple[Evaluation, Logistic, np.ndarray]:
     task: Any = Logistic(LogisticTask(), 3, FIELDS)
     parameters = np.random.default_rng(5).standard_normal(12).astype(np.float32)
     table = Training(evaluation_devices=10_000, **keys)
-    return evaluate(task, source, table, parameters), task, parameters
+    return evaluation_of([evaluate(task, source, table, parameters)]), task, parameters
+
+
+class Measurer:
+    """A trainer of which only evaluations are asked."""
+
+    def __init__(self, source: Any) -> None:
+        self._source = source
+        self.parts: list[EvaluationPart] = []
+
+    def evaluate(self, parameters, share):
+        task: Any = Logistic(LogisticTask(), 3, FIELDS)
+        table = Training(evaluation_devices=10_000)
+        self.parts.append(evaluate(task, self._source, table, parameters, share))
+        return Ready(self.parts[-1])
+
+
+def shared(source: Any, trainers: int) -> tuple[Evaluation, list[Any]]:
+    pool: list[Any] = [Measurer(source) for _ in range(trainers)]
+    parameters = np.random.default_rng(5).standard_normal(12).astype(np.float32)
+    return SharedEvaluation(pool, parameters).result(), pool
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -140,6 +172,50 @@ def test_a_device_may_be_in_several_batches_and_a_batch_have_several_devices(
     assert found.data == whole.data
     for name, measured in found.metrics.items():
         assert measured == pytest.approx(whole.metrics[name], rel=1e-5)
+
+
+@pytest.mark.parametrize("trainers", [1, 2, 3, 7])
+@pytest.mark.parametrize("counts", [[60, 1, 7, 8, 0, 33, 2] * 9, [100], [3, 5], [0, 0], []])
+def test_no_bit_of_an_evaluation_depends_on_how_many_trainers_share_it(
+    counts, trainers: int, monkeypatch
+) -> None:
+    """Devices of up to five rows in as many batches, fewer devices than trainers, and none. A message has rows alone, each
+    measured once; the value beside a plain walk over all pieces in order."""
+    monkeypatch.setattr("fedray.clients.evaluation.EXAMPLES_AT_ONCE", 20)
+    sizes: list[int] = []
+    measure = Logistic.measure
+
+    def noted(self, parameters, batch):
+        sizes.append(batch["targets"].numel())
+        found = measure(self, parameters, batch)
+        # Sums of float32 would be exact in any order.
+        return {name: (part.double() / 3, weight) for name, (part, weight) in found.items()}
+
+    monkeypatch.setattr(Logistic, "measure", noted)
+    found, pool = shared(Unlike(counts), trainers)
+    assert sum(sizes) == sum(counts)
+    batches = [len(trainer.parts[0].batches) for trainer in pool]
+    assert sum(batches) == len(sizes)
+    assert max(batches) - min(batches) <= 1
+    owners = [part for trainer in pool for part, _ in trainer.parts[0].batches]
+    assert sum(part.size for part in owners) == sum(-(-count // 20) for count in counts)
+    whole, task, parameters = evaluated(Unlike(counts))
+    assert found.data == whole.data
+    assert repr(found.metrics) == repr(whole.metrics)
+    order, used, _ = held_out(Unlike(counts), Training(evaluation_devices=10_000))
+    for name, pairs in device_sums(task, Unlike(counts), order, used, parameters).items():
+        total = pairs[:, 1].sum()
+        ratio = float(pairs[:, 0].sum() / total) if total > 0 else math.nan
+        assert np.array_equal(found.metrics[name].value, ratio, equal_nan=True)
+
+
+@pytest.mark.parametrize("trainers", [1, 2, 3, 7])
+def test_damaged_held_out_data_is_one_error_whoever_meets_it(trainers: int, monkeypatch) -> None:
+    """In batches of several trainers: those of the first of these batches are named."""
+    monkeypatch.setattr("fedray.clients.evaluation.EXAMPLES_AT_ONCE", 20)
+    words = r"^data: the held-out data cannot be read \(device 1: .*; device 4: the record is cut\); repair it"
+    with pytest.raises(InputError, match=words):
+        shared(Unlike([20, 5, 20, 20, 5, 20, 20, 20], damaged=[7, 4, 1, 3]), trainers)
 
 
 def test_a_shipped_task_is_evaluated_on_its_128_devices_with_at_most_10_000_examples(small) -> None:

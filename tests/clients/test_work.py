@@ -20,6 +20,7 @@ from fedray.clients.work.orders import example_orders
 from fedray.clients.work.work import WorkOrder, WorkResult
 from fedray.encoding.tables import FIXED_POINT_BITS
 from fedray.scenario.training import CustomOptimizer, FedAvg, FedProx, FedSGD, Schedule
+from fedray.server.learning.evaluation import evaluation_of
 from fedray.wire.messages import Metric, TrainOrder
 
 HELD = np.array([5, 12, 3, 40], np.int64)
@@ -327,7 +328,7 @@ def test_damage_that_names_nobody_is_raised(quadratic) -> None:
 def test_metrics_are_ratios_of_sums_with_errors_clustered_by_device(quadratic) -> None:
     """Value and error by hand, and the error against the spread over many draws of devices."""
     trainer, points = quadratic("training.evaluation_devices=10")
-    evaluation = trainer.evaluate(np.zeros(3, np.float32))
+    evaluation = evaluation_of([trainer.evaluate(np.zeros(3, np.float32))])
     first = 2**40
     losses = np.array([0.5 * np.sum(points.centre(first + each) ** 2) for each in range(10)])
     measured = evaluation.metrics["loss"]

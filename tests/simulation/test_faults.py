@@ -5,6 +5,7 @@
 
 import contextlib
 import errno
+import itertools
 import json
 import math
 import os
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +34,7 @@ from fedray.base.errors import (
 from fedray.runs.learning import train
 from fedray.runs.pipeline import resume_run, run_scenario
 from fedray.runtime.placement import Placement
-from fedray.runtime.workers import InProcessWorker, Ready
+from fedray.runtime.workers import ArgumentLost, InProcessWorker, Ready, ThreadWorker
 from fedray.trace.checkpoints import has_checkpoint
 from fedray.trace.partial import MARK, TOKEN_FILE
 from fedray.trace.reader import Trace
@@ -41,7 +43,7 @@ from fedray.wire.messages import Progress, RunProgress, TrainingProgress
 
 OVERRIDES = (
     "population.devices=100000", "rounds.count=18", "participation.timer_hours=1.0", "participation.round_separation=4", "rounds.look_ahead_minutes=2.0",
-    "training.enabled=true", "training.cohort_sample=16", "training.evaluate_every=4", "training.checkpoint_every=4",
+    "training.enabled=true", "training.cohort_sample=16", "training.evaluate_every=4", "training.checkpoint_every=7",
 )  # fmt: skip
 MOMENTS = (3, 8, 14)
 """The second follows a checkpoint of the aggregator, with an evaluation under way."""
@@ -103,10 +105,17 @@ def state_of(process: int) -> str:
 
 
 class Killer:
-    """Kills (or stops) the actors of one name that were not there before, after given numbers of committed rounds."""
+    """Kills (or stops) the actors of one name that were not there before, or `most` of them, after given numbers of committed rounds."""
 
-    def __init__(self, actor: str, moments: tuple[int, ...], number: int = signal.SIGKILL) -> None:
+    def __init__(
+        self,
+        actor: str,
+        moments: tuple[int, ...],
+        number: int = signal.SIGKILL,
+        most: int | None = None,
+    ) -> None:
         self._actor, self._moments, self._signal = actor, list(moments), number
+        self._most = most
         self._before = children_named(actor)
 
     def __call__(self, progress: Progress) -> None:
@@ -122,7 +131,7 @@ class Killer:
             while not (found := children_named(self._actor) - self._before):
                 assert time.monotonic() < end
                 time.sleep(0.02)
-            for process in found:
+            for process in sorted(found)[: self._most]:
                 os.kill(process, self._signal)
 
 
@@ -196,18 +205,19 @@ def test_killed_shards_come_back_and_the_trace_is_the_same(
 def test_a_killed_aggregator_and_killed_trainers_come_back_and_the_model_is_the_same(
     reference: Trace, small, tmp_path: Path
 ) -> None:
-    """With no checkpoint of the run to help."""
-    trainers = Killer("ray::Trainer", KILLS)
+    """With no checkpoint of the run to help. One of two trainers is killed in its part of an
+    evaluation."""
+    trainers = Killer("ray::Trainer", KILLS, most=1)
     aggregator = Killer("ray::Aggregator", tuple(moment + 2 for moment in KILLS))
 
     def kill(progress: Progress) -> None:
         trainers(progress)
         aggregator(progress)
 
-    placement = Placement(1, checkpoint_seconds=1e6, trainers=TRAINERS)
+    placement = Placement(1, checkpoint_seconds=1e6, trainers=2)
     trace = run_scenario(small(*OVERRIDES), placement, tmp_path / "t", kill)
     assert trace.trained is not None
-    assert trace.trained.document["restarts"] == len(KILLS) * (TRAINERS + 1)
+    assert trace.trained.document["restarts"] == len(KILLS) * 2
     assert_same(trace, reference)
 
 
@@ -311,6 +321,36 @@ def test_an_aggregator_that_dies_at_any_call_is_started_anew(
     )
     assert restarts_of(trace) == 2
     assert_same(trace, reference)
+
+
+class LosingWorker(ThreadWorker):
+    """A trainer to which the model is lost, with the machine of the aggregator, before one part of
+    one evaluation."""
+
+    asked, lost_at = itertools.count(), -1
+
+    def call(self, method: str, *arguments: Any) -> Any:
+        if method == "evaluate" and next(LosingWorker.asked) == LosingWorker.lost_at:
+            lost: Future[Any] = Future()
+            lost.set_exception(ArgumentLost("its owner has died"))
+            return lost
+        return super().call(method, *arguments)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lost_at", [7, 16])
+def test_a_model_that_is_lost_before_one_trainer_evaluates_it_is_made_again(
+    reference: Trace, small, tmp_path: Path, monkeypatch, lost_at: int
+) -> None:
+    """Three trainers share the evaluations of the initial model and of those after 4, 8, 12, 16 and
+    all 18 rounds; the second one loses that after 8, and the last."""
+    monkeypatch.setattr("fedray.clients.workers.ThreadWorker", LosingWorker)
+    monkeypatch.setattr(LosingWorker, "asked", itertools.count())
+    monkeypatch.setattr(LosingWorker, "lost_at", lost_at)
+    placement = Placement(1, "in-process", trainers=3)
+    assert_same(run_scenario(small(*OVERRIDES), placement, tmp_path / "t"), reference)
+    # One evaluation is shared again.
+    assert next(LosingWorker.asked) == 3 * 7
 
 
 def test_an_aggregator_that_never_starts_ends_the_run(small, tmp_path: Path, monkeypatch) -> None:

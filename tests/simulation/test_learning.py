@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -241,13 +242,27 @@ def test_what_a_placement_was_chosen_by_is_not_measured_again(
     assert len(measured) == 2
 
 
-def test_threads_train_the_same_model(trace: Trace, reference, small, tmp_path: Path) -> None:
-    """Here groups are dealt to five threads, which also evaluate while the next round is
-    trained."""
+def test_threads_train_and_evaluate_the_same_model(
+    trace: Trace, reference, small, tmp_path: Path, monkeypatch
+) -> None:
+    """Here groups are dealt to five threads, each of which also measures its part of an evaluation
+    while others train the next round."""
+    shares: list[tuple[int, int]] = []
+    inner = LocalTrainer.evaluate
+
+    def noted(self, parameters, share):
+        shares.append(share)
+        return inner(self, parameters, share)
+
+    monkeypatch.setattr(LocalTrainer, "evaluate", noted)
     scenario = small(*TRAINED, "training.devices_at_once=4", "training.evaluate_every=1")
     one = train(trace, scenario, Placement(backend="in-process", trainers=1), tmp_path / "1")
     five = train(trace, scenario, Placement(backend="in-process", trainers=5), tmp_path / "5")
     assert (one.document["trainers"], five.document["trainers"]) == (1, 5)
+    # The initial model, and that of each of 8 rounds.
+    assert Counter(shares) == {(0, 1): 9, **{(part, 5): 9 for part in range(5)}}
+    for key in ("start", "start_errors", "evaluated"):
+        assert one.document[key] == five.document[key]
     assert np.array_equal(one.parameters(), five.parameters())
     for name, column in one.metrics.items():
         assert np.array_equal(column, five.metrics[name], equal_nan=True)

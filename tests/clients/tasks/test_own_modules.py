@@ -30,6 +30,7 @@ from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
 from fedray.scenario.tasks import CustomTask as CustomTable
 from fedray.scenario.training import FedAvg, Training
+from fedray.server.learning.evaluation import evaluation_of
 from fedray.trace.reader import Trace
 from fedray.wire.messages import Progress, TrainOrder
 
@@ -129,7 +130,8 @@ def test_a_module_trains_to_the_same_bits_interrupted_or_not_learns_and_is_loade
     notes = [how + ALONE[model]]
     assert whole.document["notes"] == notes * bool(ALONE[model])
     trainer = LocalTrainer(scenario)
-    before = trainer.evaluate(trainer.initial_parameters()).metrics["loss"]
+    part = trainer.evaluate(trainer.initial_parameters())
+    before = evaluation_of([part]).metrics["loss"]
     after = whole.last_evaluation()["loss"]
     assert before.value - after.value > 10 * np.hypot(before.standard_error, after.standard_error)
     # The same loss of held-out devices by the module itself, filled by name.
@@ -495,7 +497,8 @@ def test_any_number_of_metrics_are_those_of_plain_torch_on_the_same_examples() -
     module = nn.Linear(6, 5)
     source: Any = FunctionSource(classes)
     task = ModuleTask(module, source, nn.functional.cross_entropy, further=FURTHER)
-    found = evaluate(task, source, Training(evaluation_devices=30), task.initial_parameters())
+    part = evaluate(task, source, Training(evaluation_devices=30), task.initial_parameters())
+    found = evaluation_of([part])
     examples = [classes(int(FIRST_HELD_OUT) + device) for device in range(30)]
     inputs, targets = (
         torch.from_numpy(np.concatenate(part)) for part in zip(*examples, strict=True)
