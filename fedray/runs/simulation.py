@@ -244,6 +244,11 @@ def read_unfinished_scenario(
         CheckpointError: the directory holds no unfinished run, or one of another scenario.
     """
     partial, document, run = read_unfinished(Path(os.path.abspath(directory)))
+    if "trace" in document:
+        raise CheckpointError(
+            f"{str(partial)!r} is a training of a finished trace; continue the training instead, by "
+            "`fedray.train` with `is_resumed`"
+        )
     has_several = "tasks" in document["scenario"]
     if has_several != (kind is SeveralTasks):
         found = "several tasks; continue it with resume_run" if has_several else "one task"

@@ -4,7 +4,7 @@ import hashlib
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypedDict
+from typing import Any, Literal, NamedTuple, TypedDict, get_args
 
 import numpy as np
 
@@ -79,19 +79,21 @@ def read_model(
         verify: whether the file must have its recorded digest.
 
     Raises:
-        InputError: no best model was kept.
+        InputError: no best model was kept, or `which` is another word.
         TraceCorrupt: the file is missing, damaged or changed.
     """
     import safetensors.numpy  # only needed to read a model, and may not be installed
 
+    if which not in get_args(Which):
+        raise InputError.of("which", which, 'is not "last" or "best"', "give one of them")
     name, recorded = MODEL_FILE, document["model_sha256"]
     if which == "best":
         best = document.get("best")
         if best is None:
-            raise InputError(
-                f"{shown(str(directory))} has no best model: its training did not stop early, and "
-                "its scenario has no table training.stop; take the last one"
-            )
+            why = "its training did not stop early, and its scenario has no table training.stop"
+            if document.get("stopped") or document["scenario"]["training"].get("stop"):
+                why = "its metric was not a number in any evaluation"
+            raise InputError(f"{shown(str(directory))} has no best model: {why}; take the last one")
         # The best model may be the last one.
         if best["sha256"] != recorded:
             name, recorded = BEST_FILE, best["sha256"]

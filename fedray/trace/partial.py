@@ -55,6 +55,7 @@ def finished_directory(partial: Path) -> Path:
 def with_resume_hint(
     error: Exception | KeyboardInterrupt,
     directory: Path,
+    trainings_trace: Path | None = None,
 ) -> Exception | KeyboardInterrupt:
     """Returns an error of the same class with a hint on resuming; for an error of another's code,
     such as a listener, it is a note.
@@ -62,13 +63,20 @@ def with_resume_hint(
     Args:
         error: error that ended the run.
         directory: the `out` of the run.
+        trainings_trace: its trace, if it is a training of a trace.
     """
-    hint = f"the last checkpoint is kept; continue with `resume={str(directory)!r}`"
+    kept = "the last checkpoint is kept; continue with"
+    hint = f"{kept} `resume={str(directory)!r}`"
     if isinstance(error, KeyboardInterrupt):
         return KeyboardInterrupt(f"interrupted; {hint}")
     if isinstance(error, FedrayError):
         return type(error)(f"{error}; {hint}")
-    error.add_note(f"fedray: {hint}")
+    # Code of another's own means Python.
+    out = repr(str(directory))
+    call = f"fedray.resume_run({out})"
+    if trainings_trace is not None:
+        call = f"fedray.train({str(trainings_trace)!r}, out={out}, is_resumed=True)"
+    error.add_note(f"fedray: {kept} `{call}`")
     return error
 
 

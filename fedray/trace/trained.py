@@ -554,7 +554,7 @@ class TrainedRun(DrawnResult):
     @property
     def warnings(self) -> list[str]:
         """Sentences on why the model, or its training, should be looked at."""
-        found = (self.divergence or self.noise_warning, self.seen, self.clipping)
+        found = (self.divergence or self.noise_warning, self.seen, self.clipping, undefined(self))
         return [each for each in found if each]
 
     def _not_finite(self) -> str:
@@ -697,6 +697,19 @@ def _clip_norm_rows(norms: NDArray) -> list[list[str]]:
     first, last = (f"{norms[place]:.4g}" for place in (0, -1))
     said = last if first == last else f"{first} in the first round, {last} in the last"
     return [["clip norm", said]]
+
+
+def undefined(run: TrainedRun) -> str:
+    """Returns a sentence on metrics that were a number in no evaluation, although others were;
+    empty if there is none."""
+    columns = {
+        each.title: run.metrics[f"evaluation_{each.name}"].astype(np.float64)
+        for each in run.task_metrics
+    }
+    never = [name for name, column in columns.items() if np.isnan(column).all()]
+    if not never or len(never) == len(columns):
+        return ""
+    return f"Held-out {' and '.join(never)}: not a number in any evaluation; see the task's code"
 
 
 class TrainedRunWriter(PartialDirectory):

@@ -21,6 +21,7 @@ from fedray.base.arrays import (
     UInt32Array,
     UInt64Array,
 )
+from fedray.base.errors import InputError
 from fedray.base.rounding import counted
 from fedray.encoding.tables import FIXED_POINT_BITS
 from fedray.scenario.clipping import Clip
@@ -463,6 +464,16 @@ class Metric:
     """Direction of better values."""
     is_exponential: bool = False
     """Whether the figure is exp(ratio), as a perplexity is."""
+
+    def __post_init__(self) -> None:
+        # Metrics of a user's task come from Python, which does not check types.
+        if not isinstance(self.name, str) or not self.name:
+            raise InputError.of("name", self.name, "is not a name", "give a metric a text")
+        if not isinstance(self.unit, str):
+            raise InputError.of("unit", self.unit, "is not a text", 'give one, such as ""')
+        if self.better not in ("lower", "higher"):
+            rule = 'is not "lower" or "higher"'
+            raise InputError.of("better", self.better, rule, "give one of them")
 
     @property
     def sign(self) -> float:

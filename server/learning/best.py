@@ -33,5 +33,7 @@ def why_stopped(rows: Sequence[TrainingMetrics], metric: Metric, stop: Stop | No
     since = [row for row in rows if row.evaluation is not None and row.round_index > first]
     if len(since) < stop.patience:
         return ""
-    after = "the start" if best is None else f"round {best + 1}"
-    return f"held-out {metric.title} did not improve in {stop.patience} evaluations since {after}"
+    if best is None:
+        return f"held-out {metric.title} was not a number in {stop.patience} evaluations"
+    after = f"in {stop.patience} evaluations since round {best + 1}"
+    return f"held-out {metric.title} did not improve {after}"

@@ -19,7 +19,7 @@ from fedray.runs.learning import (
     train,
     unfinished_training,
 )
-from fedray.runs.pipeline import run_scenario
+from fedray.runs.pipeline import resume_run, run_scenario
 from fedray.runs.simulation import simulate
 from fedray.runtime.placement import LEAST_SECONDS, Placement
 from fedray.runtime.reservation import where
@@ -150,6 +150,8 @@ def test_an_interrupted_training_goes_on_to_the_same_bits(
     # Whoever gave no directory knows its name from here alone.
     with pytest.raises(KeyboardInterrupt, match="continue with `resume='.*/m'`"):
         train(trace, None, HERE, tmp_path / "m", interrupt)
+    with pytest.raises(CheckpointError, match="is a training of a finished trace; continue the tr"):
+        resume_run(tmp_path / "m")
     with pytest.raises(InputError, match="has an unfinished run"):
         train(trace, None, HERE, tmp_path / "m")
     with pytest.raises(CheckpointError, match="is a training of another scenario"):

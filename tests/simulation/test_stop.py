@@ -275,7 +275,8 @@ def test_a_training_stops_when_its_metric_has_not_improved_for_its_patience() ->
     assert stops(2.0, None, 3.0, None, 3.0)
     assert not stops(3.0, 4.0, 2.0)
     # A value that is not finite is worse than any.
-    assert stops(nan, nan)
+    reason = why_stopped(rows(nan, nan), LOSS, Stop(metric="loss", patience=2))
+    assert reason == "held-out loss was not a number in 2 evaluations"
     assert best_round(rows(nan, nan), LOSS) is None
     assert best_round(rows(nan, 3.0, nan, 2.5), LOSS) == 3
     assert best_round(rows(1.0, 3.0, 2.5), Metric("loss", "", "higher")) == 1
@@ -348,6 +349,11 @@ def test_load_model_has_the_best_round(small, tmp_path: Path) -> None:
     for model, which in zip(models, ("last", "best"), strict=True):
         flat = torch.cat([each.detach().flatten() for each in model.parameters()]).numpy()
         assert np.array_equal(flat, run.trained.parameters(which))
+    other: Any = "Best"
+    with pytest.raises(InputError, match=r"^which='Best' is not \"last\" or \"best\"; give one"):
+        fedray.load_model(run.path, torch.nn.Linear(3, 2), other)
+    with pytest.raises(InputError, match="^which='Best' is not"):
+        fedray.evaluate(run, "class", other, trust_code=True)
 
 
 def assert_same(run: Trace, reference: Trace) -> None:
@@ -423,7 +429,7 @@ def test_a_listener_that_fails_costs_no_round(small, tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError) as failed:
         run_scenario(scenario, rare, tmp_path / "run", listen)
     (hint,) = failed.value.__notes__
-    assert f"continue with `resume='{tmp_path / 'run'}'" in hint
+    assert f"continue with `fedray.resume_run('{tmp_path / 'run'}')`" in hint
     run = resume_run(tmp_path / "run", rare, scenario, listen)
     assert heard == [1, 2, 3, 4, 5, 6]
     assert isinstance(run, Trace)

@@ -349,3 +349,14 @@ def test_the_command_and_the_page_warn_of_a_real_one(tmp_path: Path, fedray_comm
         assert said is not None
     _, out, _ = fedray_command("report", str(tmp_path / "bad" / "training"))
     assert "The training diverged" in Path(out.strip()).read_text()
+
+
+def test_a_metric_that_is_never_a_number_is_named_beside_others_that_are(tmp_path: Path) -> None:
+    number, none = Measured(0.5, 0.1), Measured(math.nan, math.nan)
+    found = trained_with(tmp_path / "one", [0.5, 0.4], held_out=((number, number), (none, none)))
+    assert (
+        "Held-out accuracy: not a number in any evaluation; see the task's code" in found.warnings
+    )
+    for name, end in (("both", number), ("neither", none)):
+        run = trained_with(tmp_path / name, [0.5, 0.4], held_out=((end, end), (end, end)))
+        assert not [each for each in run.warnings if "not a number in any" in each]

@@ -536,8 +536,21 @@ def test_any_number_of_metrics_are_those_of_plain_torch_on_the_same_examples() -
         ({"top3": top3}, "^further: its keys must be of fedray.Metric"),
     ],
 )
-def test_a_metric_that_cannot_be_one_is_refused(further: Any, words: str) -> None:
+def test_a_further_metric_that_cannot_be_one_is_refused(further: Any, words: str) -> None:
     source: Any = FunctionSource(classes)
     with pytest.raises(fedray.InputError, match=words):
         task = ModuleTask(nn.Linear(6, 5), source, nn.functional.cross_entropy, further=further)
         evaluate(task, source, Training(evaluation_devices=3), task.initial_parameters())
+
+
+@pytest.mark.parametrize(
+    ("parts", "words"),
+    [
+        (("", "", "lower"), "^name='' is not a name; give a metric a text"),
+        (("mine", 1, "lower"), "^unit=1 is not a text"),
+        (("mine", "", "bigger"), '^better=\'bigger\' is not "lower" or "higher"; give one'),
+    ],
+)
+def test_a_metric_of_another_form_is_refused_where_it_is_made(parts: Any, words: str) -> None:
+    with pytest.raises(fedray.InputError, match=words):
+        fedray.Metric(*parts)
