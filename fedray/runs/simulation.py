@@ -246,7 +246,7 @@ def read_unfinished_scenario(
     partial, document, run = read_unfinished(Path(os.path.abspath(directory)))
     if "trace" in document:
         raise CheckpointError(
-            f"{str(partial)!r} is a training of a finished trace; continue the training instead, by "
+            f"{str(partial)!r} is a training of a finished trace; continue the training instead by "
             "`fedray.train` with `is_resumed`"
         )
     has_several = "tasks" in document["scenario"]
