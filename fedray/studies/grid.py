@@ -64,11 +64,12 @@ def run_grid(
     write_whole(directory / SWEEP_FILE, document, SWEEP_FILE, InputError)
     runs = train_many(trace, wanted, placement, on_progress)
     found = comparison_of([*runs.values()], trace, None)
-    varied = [dict(each.values) for each in sweep.cells()]
+    # A key with one value is a setting of all cells.
+    axes = sweep.x, *(key for key in sweep.names if key != sweep.x)
+    varied = [{key: each.get(key) for key in axes} for each in sweep.cells()]
     values = {run.path: varied[cell] for (cell, _), run in runs.items()}
     groups = (replace(each, cell=values[each.first.path]) for each in found.groups)
     groups = tuple(sorted(groups, key=lambda group: fmean(found.badness(group))))
-    axes = sweep.x, *(key for key in sweep.vary if key != sweep.x)
     found = replace(found, groups=groups, axes=axes)
     for name, content in result_files(found, found.page()).items():
         write_whole(directory / name, content, name, InputError)

@@ -42,9 +42,10 @@ def grid_of(trace: Trace, **keys) -> fedray.Sweep:
 
 @pytest.fixture(scope="module")
 def finished(trace: Trace, tmp_path_factory) -> tuple[Comparison, Path]:
-    """Two rates and two noise multipliers, two seeds."""
+    """Two rates and two noise multipliers, two seeds, and a setting of all cells."""
     out = tmp_path_factory.mktemp("grid") / "out"
-    return run_grid(grid_of(trace, seeds=2), out, HERE), out
+    vary = VARY | {"training.devices_at_once": 4}
+    return run_grid(grid_of(trace, seeds=2, vary=vary), out, HERE), out
 
 
 def without_times(value):
@@ -69,6 +70,7 @@ def test_every_cell_trains_with_its_values_and_every_seed(finished, trace: Trace
         for each, run in zip(tables, runs, strict=True)
     )
     assert found == [(rate, z, seed) for rate in (0.1, 1.0) for z in (1.0, 4.0) for seed in (1, 2)]
+    assert {each["training"]["devices_at_once"] for each in tables} == {4}
     assert {run.trace_digest for run in runs} == {trace.digest}
     means = [result.mean(each, "accuracy").mean for each in result.groups]
     assert means == sorted(means, reverse=True), (
