@@ -91,7 +91,7 @@ def told_ahead(ratio: float, parameters: int, scenario: Scenario) -> str:
         )
     twin = beside_deployment(scenario)
     if ratio <= LEARNABLE:
-        return f"{text}. No update exceeds the clip norm.{twin}"
+        return f"{text}. Longer updates are scaled down to it.{twin}"
     needed = goal * ratio / LEARNABLE
     step = 10 ** max(0, math.floor(math.log10(needed)) - 1)
     larger, fewer = math.ceil(needed / step) * step, int(parameters / ratio**2)
