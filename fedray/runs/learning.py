@@ -899,6 +899,8 @@ class _Training:
         best = None
         if self.stopped is not None:
             document["stopped"] = self.stopped
+        if (whole_trace := trace.run.get("cut_from")) is not None:
+            document["cut_from"] = whole_trace
         if groups := self._groups(model["parameters"]):
             document["groups"] = json_of(groups)
         # A repetition on the trace that such a training has left keeps it too.
@@ -927,10 +929,12 @@ class _Training:
     def _cut(self, trace: Trace) -> Trace:
         """Returns the trace of the trained rounds: in place of the run's own trace, or within the
         trained run, if its trace has later rounds."""
-        changes = {"ended": self.ended, "stopped": self.stopped}
+        changes: dict[str, Any] = {"ended": self.ended, "stopped": self.stopped}
         place = trace.path
         if self._start.directory != trace.path / TRAINING:
             place = self.writer.partial / "trace"
+            # The given trace stays, and others are trained on it.
+            changes["cut_from"] = trace.run.get("cut_from", trace.digest)
             if (place / RUN_FILE).exists():
                 return Trace.open(place)
             if trace.committed_rounds == self.rounds:

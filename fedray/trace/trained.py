@@ -230,6 +230,9 @@ class TrainedDocument(TypedDict):
     """Number of rounds that were trained."""
     stopped: NotRequired[Stopped]
     """The end before the last planned round; absent if all were trained."""
+    cut_from: NotRequired[str]
+    """Digest of the trace whose first rounds are the trace of this training; absent unless a
+    training has stopped before the rounds of its given trace."""
     best: NotRequired[BestFigures]
     """The best round; absent unless `training.stop` is given or the training has stopped."""
     groups: NotRequired[list[Groups]]
@@ -326,6 +329,8 @@ class TrainedRun(DrawnResult):
             problem = f"has values of another form in {', '.join(wrong)}"
             raise TraceCorrupt.at(file, problem, "train again")
         check_stopped(document, file)
+        if not isinstance(document.get("cut_from", ""), str):
+            raise TraceCorrupt.at(file, "has values of another form in cut_from", "train again")
         best = document.get("best")
         if best is not None and not (_has_form(best, _BEST) and best.keys() == _BEST_KEYS):
             raise TraceCorrupt.at(file, "has values of another form in best", "train again")
@@ -341,6 +346,12 @@ class TrainedRun(DrawnResult):
     def trace_digest(self) -> str:
         """Digest of the trace whose participations were trained on, which identifies it."""
         return self.document["trace_digest"]
+
+    @property
+    def whole_trace_digest(self) -> str:
+        """Digest of the trace that was given to the training, of which its own may have the first
+        rounds only."""
+        return self.document.get("cut_from", self.trace_digest)
 
     @property
     def trace_path(self) -> Path:
@@ -491,7 +502,7 @@ class TrainedRun(DrawnResult):
         did not diverge, as `has_diverged` decides. A model that no device changed is of no use
         either."""
         if not self.metrics["trained"].any() and not self._not_finite():
-            why = next((text for _, text in self._left_out_rows()), "none took part")
+            why = next((text for _, text in _left_out_rows(self.metrics)), "none took part")
             return f"The model was never trained: no device added an update ({why})."
         if not self._has_diverged:
             return ""
@@ -596,7 +607,7 @@ class TrainedRun(DrawnResult):
         stopped, best = document.get("stopped"), document.get("best")
         why = "" if stopped is None else f"; stopped because {stopped['reason']}"
         rows = [
-            ["rounds", f"{rounds}, {self._devices_of_a_round()} in each{why}"],
+            ["rounds", f"{rounds}, {_devices_of_a_round(document['scenario'])} in each{why}"],
             ["task", f"{_task_name(document['scenario']['training'])}, seed {document['seed']}"],
             ["loss", loss],
             ["parameters", _parameter_counts(document)],
@@ -604,7 +615,7 @@ class TrainedRun(DrawnResult):
         rows += _clip_norm_rows(self.metrics["clip_norm"])
         if math.isfinite(self.clipped_share):
             rows.append(["clipped", f"{100 * self.clipped_share:.1f} % of the updates"])
-        rows += [*self._encoding_rows(), *self._left_out_rows()]
+        rows += [*_encoding_rows(document["encoding"]), *_left_out_rows(self.metrics)]
         optimum = document["optimum"]
         measures = self.last_evaluation()
         for metric in self.task_metrics:
@@ -634,38 +645,6 @@ class TrainedRun(DrawnResult):
         gap = metric.sign * ((math.nan if best is None else best) - found.value)
         return gap <= 2 * found.standard_error <= abs(best or 0.0) / 10
 
-    def _devices_of_a_round(self) -> str:
-        # Only scenarios with stored uploads have the table, and only groups draw a fixed number.
-        uploads = self.document["scenario"]["rounds"].get("uploads") or {}
-        if uploads.get("schedule", {}).get("kind", "cyclic") != "cyclic":
-            return "all devices that were drawn"
-        return f"{self.document['scenario']['training']['cohort_sample']:,} devices"
-
-    def _encoding_rows(self) -> list[list[str]]:
-        """Returns the encoding of updates as rows."""
-        encoding = self.document["encoding"]
-        text = f"{encoding['kind']}, {encoding['bits_per_parameter']:.4g} bits per parameter"
-        if encoding["inflation"] > 1.0:
-            text += f"; noise for {up(encoding['inflation'], 6)} times the clip norm"
-        rows = [["encoding", text]]
-        if noise := encoding.get("noise_of_devices"):
-            rows.append(
-                [
-                    "noise of devices",
-                    f"{counted(len(noise['coefficients']), 'coefficient')} of C, modulus "
-                    f"{noise['modulus']:,}; a coordinate wraps with a probability of at most "
-                    f"{noise['wrap_probability']:.2g}; "
-                    f"{counted(noise['clipped_coordinates'], 'coordinate')} clipped",
-                ]
-            )
-        return rows
-
-    def _left_out_rows(self) -> list[list[str]]:
-        """Returns a row on devices that took part but added nothing to the model, if any."""
-        counts = {text: int(self.metrics[name].sum()) for name, text in LEFT_OUT.items()}
-        texts = [f"{count:,} {text}" for text, count in counts.items() if count]
-        return [["left out", ", ".join(texts)]] if texts else []
-
     def to_json(self) -> dict[str, Any]:
         """Returns training.json, with the warnings among its notes, and the
         metrics of the last round as one JSON object; null for values that are not finite."""
@@ -681,6 +660,41 @@ class TrainedRun(DrawnResult):
         _ = checked.metrics, checked.parameters()
         if checked.best_rounds is not None:
             checked.parameters("best")
+
+
+def _devices_of_a_round(scenario: Mapping[str, Any]) -> str:
+    """Returns which devices of a round trained."""
+    # Only scenarios with stored uploads have the table, and only groups draw a fixed number.
+    uploads = scenario["rounds"].get("uploads") or {}
+    if uploads.get("schedule", {}).get("kind", "cyclic") != "cyclic":
+        return "all devices that were drawn"
+    return f"{scenario['training']['cohort_sample']:,} devices"
+
+
+def _encoding_rows(encoding: Mapping[str, Any]) -> list[list[str]]:
+    """Returns the encoding of updates as rows."""
+    text = f"{encoding['kind']}, {encoding['bits_per_parameter']:.4g} bits per parameter"
+    if encoding["inflation"] > 1.0:
+        text += f"; noise for {up(encoding['inflation'], 6)} times the clip norm"
+    rows = [["encoding", text]]
+    if noise := encoding.get("noise_of_devices"):
+        rows.append(
+            [
+                "noise of devices",
+                f"{counted(len(noise['coefficients']), 'coefficient')} of C, modulus "
+                f"{noise['modulus']:,}; a coordinate wraps with a probability of at most "
+                f"{noise['wrap_probability']:.2g}; "
+                f"{counted(noise['clipped_coordinates'], 'coordinate')} clipped",
+            ]
+        )
+    return rows
+
+
+def _left_out_rows(metrics: Mapping[str, NDArray]) -> list[list[str]]:
+    """Returns a row on devices that took part but added nothing to the model, if any."""
+    counts = {text: int(metrics[name].sum()) for name, text in LEFT_OUT.items()}
+    texts = [f"{count:,} {text}" for text, count in counts.items() if count]
+    return [["left out", ", ".join(texts)]] if texts else []
 
 
 def _parameter_counts(document: Mapping[str, Any]) -> str:

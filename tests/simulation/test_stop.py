@@ -4,6 +4,7 @@ A run that ended there for another reason is a simulation whose listener ends it
 """
 
 import json
+import math
 from collections.abc import Callable
 from datetime import date
 from pathlib import Path
@@ -39,6 +40,7 @@ from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario, SeveralTasks
 from fedray.scenario.training import Stop
 from fedray.server.learning.best import best_round, why_stopped
+from fedray.studies.compare import PLANNED
 from fedray.trace.model_files import BEST_FILE
 from fedray.trace.reader import Trace
 from fedray.trace.trained import TrainedRun
@@ -211,6 +213,50 @@ def test_model_audit_and_ledger_are_those_of_a_run_of_so_many_rounds_whose_plan_
             # What rests on the rules is reserved before a run, for all rounds of its plan.
             assert window.spent == worst_rho(scenario, worst_participation(scenario))
     assert spent[0] == spent[1] == spent[2]
+
+
+def test_a_training_that_stopped_is_compared_with_one_of_the_whole_trace(
+    small, tmp_path: Path
+) -> None:
+    """Each after its own last round, with the privacy of its own rounds, and of all that were planned."""
+    rules = ("participation.max_participations=2", "participation.timer_hours=0.5")
+    scenario = small(*SMALL_MODEL, *rules, "privacy.mechanism={kind='tree'}")
+    trace = simulate(scenario, HERE, tmp_path / "whole")
+    quick = scenario.with_overrides("training.server.momentum=0.5")
+    long = train(trace, scenario, HERE, tmp_path / "long")
+    short = train(trace, quick, HERE, tmp_path / "short", stopping(7))
+    other = train(trace, quick.with_overrides("training.seed=9"), HERE, tmp_path / "b", stopping(4))
+    # What is trained on the trace that the stop has left, and stops before its end.
+    shorter = train(short.trace_path, None, HERE, tmp_path / "c", stopping(3))
+    digests = {each.whole_trace_digest for each in (long, short, other, shorter)}
+    assert digests == {trace.digest}
+    assert len({each.trace_digest for each in (long, short, other, shorter)}) == 4
+    with pytest.raises(InputError, match="give that trace"):
+        fedray.compare_runs([long, short], simulate(small(), HERE, tmp_path / "unlike"))
+    for given in (trace, short.trace_path, None):
+        found = fedray.compare_runs([long, short, other], given)
+        whole, stopped = found.groups
+        assert [each.rounds for each in found.groups] == ["12", "4 to 7 of 12"]
+        assert f"{whole.name} 12, {stopped.name} 4 to 7 of 12" in found.answer
+        assert "rounds" in found.tables()[0].columns
+        (used,) = audit_trace(short.trace_path).mechanisms
+        assert used.planned is not None
+        assert stopped.epsilon == {
+            "observed": used.observed.epsilon,
+            "enforced": used.planned.epsilon,
+        }
+        assert whole.epsilon is not None
+        assert (whole.epsilon["enforced"] or math.inf) < (stopped.epsilon["enforced"] or 0.0)
+        assert any(PLANNED in each for each in found.warnings)
+        assert stopped.finals("loss")[scenario.training_seed] == short.last_evaluation()["loss"][0]
+        (curve,) = (each for each in found.figures() if each.name == "loss")
+        # A mean over seeds ends with the shortest.
+        assert [each.x.max() for each in curve.series] == [12.0, 4.0]
+    # A run that stopped has no longer trace.
+    run = run_scenario(quick, HERE, tmp_path / "run", stopping(7))
+    assert run.trained is not None
+    with pytest.raises(InputError, match=r"stopped after 7 of 12 rounds, where its trace ends"):
+        fedray.compare_runs([long, run.trained])
 
 
 def test_a_stopped_run_rests_on_all_planned_rounds_and_shows_both(small, tmp_path: Path) -> None:

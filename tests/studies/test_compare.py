@@ -969,7 +969,7 @@ def test_an_epsilon_that_protects_nobody_is_said_to_be_void(
     trace = trace_of(PATTERNS, 4, small("participation.timer_hours=0.02"))
     more = (TREE, f"privacy.noise_multiplier={z}")
     made = trained_of("model", trace, {"accuracy": 0.5}, *more, knows_trace=True)
-    (audit,) = audits_of([(scenario_of_trained(made, trace), made)], trace, 1e-10)
+    (audit,) = audits_of([(scenario_of_trained(made, trace), made, trace)], 1e-10)
     assert (audit.basis.guarantee.epsilon > 20) == is_void
     compared = comparison_of([made], trace, 1e-10).warnings
     for said in (audit.verdict, audit.to_json()["verdict"], trained_page(made), *compared[-1:]):
