@@ -282,6 +282,8 @@ class TrainedDocument(TypedDict):
     last_metrics: dict[str, float | None]
     """Columns of metrics.parquet in the last round by name (see the trace columns); null if a value
     is missing or not finite."""
+    best_metrics: NotRequired[dict[str, float | None]]
+    """The same columns in the best round; absent unless `best` is given."""
 
 
 class TrainedRun(DrawnResult):
@@ -332,7 +334,7 @@ class TrainedRun(DrawnResult):
         if not isinstance(document.get("cut_from", ""), str):
             raise TraceCorrupt.at(file, "has values of another form in cut_from", "train again")
         best = document.get("best")
-        if best is not None and not (_has_form(best, _BEST) and best.keys() == _BEST_KEYS):
+        if best is not None and not _is_best(best, document):
             raise TraceCorrupt.at(file, "has values of another form in best", "train again")
         return cls(directory, document, verify)
 
@@ -422,11 +424,19 @@ class TrainedRun(DrawnResult):
     def last_evaluation(self) -> dict[str, Measured]:
         """Returns the metrics after the last round by name, with standard errors; both are NaN if
         it was not evaluated."""
-        last = {name: float(column[-1]) for name, column in self.metrics.items()}
+        return self._evaluation(-1)
+
+    def best_evaluation(self) -> dict[str, Measured] | None:
+        """Returns the metrics after the best round, as `last_evaluation`; None unless its model was
+        kept."""
+        return None if self.best_rounds is None else self._evaluation(self.best_rounds - 1)
+
+    def _evaluation(self, place: int) -> dict[str, Measured]:
+        row = {name: float(column[place]) for name, column in self.metrics.items()}
         measures = {}
         for metric in self.task_metrics:
             column = f"evaluation_{metric.name}"
-            measures[metric.name] = Measured(last[column], last[f"{column}_error"])
+            measures[metric.name] = Measured(row[column], row[f"{column}_error"])
         return measures
 
     @property
@@ -442,11 +452,36 @@ class TrainedRun(DrawnResult):
     @property
     def finals(self) -> list[tuple[str, str]]:
         """Names of the held-out metrics with their data, and their values after the last round as
-        text."""
-        return [
+        text; then those after the best round, if it was an earlier one."""
+        found = [
             (f"held-out {name}, on {self.sample}", number_text(each.value))
             for name, each in self.last_evaluation().items()
         ]
+        best, rounds = self.best_evaluation(), self.best_rounds
+        if best is not None and rounds != self.document["rounds"]:
+            after = f"of the best model, after {counted(rounds or 0, 'round')}"
+            found += [
+                (f"held-out {name} {after}", number_text(each.value)) for name, each in best.items()
+            ]
+        return found
+
+    @property
+    def start_is_best(self) -> str:
+        """A sentence if the untrained model was better than the best one after a round; else
+        empty."""
+        found, rounds = self.best_evaluation(), self.best_rounds
+        if found is None:
+            return ""
+        name = self.document["best"]["metric"]
+        start, best = self.document["start"].get(name), found[name].value
+        (metric,) = (each for each in self.task_metrics if each.name == name)
+        if start is None or not metric.sign * (start - best) > 0:
+            return ""
+        return (
+            f"The untrained model was better than the best one: held-out {metric.title} "
+            f"{number_text(start)} before the training, {number_text(best)} after "
+            f"{counted(rounds or 0, 'round')}."
+        )
 
     @property
     def clipped_share(self) -> float:
@@ -461,23 +496,8 @@ class TrainedRun(DrawnResult):
     def clipping(self) -> str:
         """A sentence if a fixed clip norm clipped nearly every update, or nearly none though its
         noise is proportional to it; else empty."""
-        privacy, share = self.document["scenario"]["privacy"], self.clipped_share
-        # Other kinds of clipping follow the norms of updates or have no norm.
-        if privacy.get("clipping", {}).get("kind", "fixed") != "fixed":
-            return ""
-        norm = privacy["clip_norm"]
-        shown = f"{100 * share:.1f} %" if share >= 0.001 else "Less than 0.1 %"
-        said = f"{shown} of the updates were clipped to privacy.clip_norm={norm:g}"
-        mean = self.document.get("mean_norm")
-        near = "" if mean is None else f" near their mean norm {mean:.2g}"
-        if share >= 1 - EXTREME:
-            return (
-                f"{said}, so the model learns from their directions only; try a higher one{near} "
-                "too."
-            )
-        if share <= EXTREME and privacy["mechanism"]["kind"] != "none":
-            return f"{said}, to which noise is proportional; a lower one{near} adds less noise."
-        return ""
+        privacy = self.document["scenario"]["privacy"]
+        return _clipping(privacy, self.clipped_share, self.document.get("mean_norm"))
 
     @property
     def bits_per_parameter(self) -> float:
@@ -501,13 +521,15 @@ class TrainedRun(DrawnResult):
         """Sentences on why the model should not be used, and what to change; empty if the training
         did not diverge, as `has_diverged` decides. A model that no device changed is of no use
         either."""
-        if not self.metrics["trained"].any() and not self._not_finite():
+        is_untrained = not self.metrics["trained"].any()
+        if is_untrained and not _not_finite(self.metrics):
             why = next((text for _, text in _left_out_rows(self.metrics)), "none took part")
             return f"The model was never trained: no device added an update ({why})."
-        if not self._has_diverged:
+        # Noise may have made a model better to which no device added anything.
+        if not (is_untrained or self._has_diverged):
             return ""
         worse = (str(each) for each in self._changes if each.trend in ("worse", "not finite"))
-        found = " and ".join(filter(None, (self._not_finite(), self._risen_loss(), *worse)))
+        found = " and ".join(filter(None, (_not_finite(self.metrics), self._risen_loss(), *worse)))
         privacy, norm = self.document["scenario"]["privacy"], self.document.get("mean_norm")
         # Only a fixed norm can be lowered; others follow the updates.
         is_fixed = privacy.get("clipping", {}).get("kind", "fixed") == "fixed"
@@ -520,14 +542,14 @@ class TrainedRun(DrawnResult):
         """A sentence on what got worse in a training that did not diverge; empty if nothing did."""
         if self.divergence:
             return ""
-        return seen(self._changes, [*filter(None, (self._not_finite(), self._risen_loss()))])
+        return seen(self._changes, [*filter(None, (_not_finite(self.metrics), self._risen_loss()))])
 
     @property
     def _has_diverged(self) -> bool:
         return has_diverged(
             [each.trend for each in self._changes],
             has_risen=bool(self._risen_loss()) or self._rises_everywhere,
-            is_often_not_finite=bool(self._not_finite()),
+            is_often_not_finite=bool(_not_finite(self.metrics)),
         )
 
     @property
@@ -565,14 +587,9 @@ class TrainedRun(DrawnResult):
     @property
     def warnings(self) -> list[str]:
         """Sentences on why the model, or its training, should be looked at."""
-        found = (self.divergence or self.noise_warning, self.seen, self.clipping)
+        failed = self.divergence or self.noise_warning
+        found = (failed, self.start_is_best, self.seen, self.clipping)
         return [each for each in found if each]
-
-    def _not_finite(self) -> str:
-        count, trained = (int(self.metrics[name].sum()) for name in ("not_finite", "trained"))
-        if count == 0 or count < MANY_NOT_FINITE * (count + trained):
-            return ""
-        return f"{count:,} of {count + trained:,} updates were not finite"
 
     @property
     def _device_losses(self) -> tuple[Float64Array, Float64Array]:
@@ -634,6 +651,10 @@ class TrainedRun(DrawnResult):
         if best is not None:
             file = BEST_FILE if best["sha256"] != document["model_sha256"] else MODEL_FILE
             said = f"after {counted(best['rounds'], 'round')}, by held-out {best['metric']}: {file}"
+            if file == BEST_FILE:
+                found = (self.best_evaluation() or {}).items()
+                values = (f"{name} {number_text(each.value)}" for name, each in found)
+                said += f"; {', '.join(values)}"
             rows.append(["best model", said])
         rows.append(["trace", f"digest {self.trace_digest}"])
         return rows
@@ -646,11 +667,17 @@ class TrainedRun(DrawnResult):
         return gap <= 2 * found.standard_error <= abs(best or 0.0) / 10
 
     def to_json(self) -> dict[str, Any]:
-        """Returns training.json, with the warnings among its notes, and the
-        metrics of the last round as one JSON object; null for values that are not finite."""
-        last = json_of({name: column[-1] for name, column in self.metrics.items()})
+        """Returns training.json, with the warnings among its notes, and the metrics of the last
+        and the best round as one JSON object; null for values that are not finite."""
+        places = {"last_metrics": -1}
+        if self.best_rounds is not None:
+            places["best_metrics"] = self.best_rounds - 1
+        of_rounds = {
+            key: json_of({name: column[place] for name, column in self.metrics.items()})
+            for key, place in places.items()
+        }
         notes = [*self.document["notes"], *self.warnings]
-        return {"path": str(self.path), **self.document, "notes": notes, "last_metrics": last}
+        return {"path": str(self.path), **self.document, "notes": notes, **of_rounds}
 
     def verify(self) -> None:
         """Reads every file and compares its digest with the recorded one. Raises TraceCorrupt at
@@ -690,6 +717,14 @@ def _encoding_rows(encoding: Mapping[str, Any]) -> list[list[str]]:
     return rows
 
 
+def _not_finite(metrics: Mapping[str, NDArray]) -> str:
+    """Returns how many updates were not finite, in a clause; empty if they were few."""
+    count, trained = (int(metrics[name].sum()) for name in ("not_finite", "trained"))
+    if count == 0 or count < MANY_NOT_FINITE * (count + trained):
+        return ""
+    return f"{count:,} of {count + trained:,} updates were not finite"
+
+
 def _left_out_rows(metrics: Mapping[str, NDArray]) -> list[list[str]]:
     """Returns a row on devices that took part but added nothing to the model, if any."""
     counts = {text: int(metrics[name].sum()) for name, text in LEFT_OUT.items()}
@@ -701,6 +736,24 @@ def _parameter_counts(document: Mapping[str, Any]) -> str:
     trained = sum(math.prod(shape) for shape in document["parameters"].values())
     frozen = document.get("frozen_parameters", 0)
     return f"{trained:,} trained{f', {frozen:,} frozen' if frozen else ''}"
+
+
+def _clipping(privacy: Mapping[str, Any], share: float, mean: float | None) -> str:
+    """Returns a sentence on a fixed clip norm that clipped a `share` of updates of a mean norm."""
+    # Other kinds of clipping follow the norms of updates or have no norm.
+    if privacy.get("clipping", {}).get("kind", "fixed") != "fixed":
+        return ""
+    norm = privacy["clip_norm"]
+    shown = f"{100 * share:.1f} %" if share >= 0.001 else "Less than 0.1 %"
+    said = f"{shown} of the updates were clipped to privacy.clip_norm={norm:g}"
+    near = "" if mean is None else f" near their mean norm {mean:.2g}"
+    if share >= 1 - EXTREME:
+        return (
+            f"{said}, so the model learns from their directions only; try a higher one{near} too."
+        )
+    if share <= EXTREME and privacy["mechanism"]["kind"] != "none":
+        return f"{said}, to which noise is proportional; a lower one{near} adds less noise."
+    return ""
 
 
 def _clip_norm_rows(norms: NDArray) -> list[list[str]]:
@@ -769,6 +822,16 @@ class TrainedRunWriter(PartialDirectory):
             **of_best,
         }
         return self.publish({**head, **document, "packages": package_versions()})
+
+
+def _is_best(best: Any, document: Mapping[str, Any]) -> bool:
+    """Whether a value is the key `best` of a training.json."""
+    if not (_has_form(best, _BEST) and best.keys() == _BEST_KEYS):
+        return False
+    names = [each["name"] for each in document["task_metrics"]]
+    rounds = best["rounds"]
+    is_round = isinstance(rounds, int) and 1 <= rounds <= document["rounds"]
+    return is_round and best["metric"] in names
 
 
 def _has_form(value: Any, form: TypeAdapter[Any]) -> bool:

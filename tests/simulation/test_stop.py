@@ -5,6 +5,7 @@ A run that ended there for another reason is a simulation whose listener ends it
 
 import json
 import math
+import shutil
 from collections.abc import Callable
 from datetime import date
 from pathlib import Path
@@ -28,8 +29,9 @@ from fedray.base.errors import (
     StopTraining,
     TraceCorrupt,
 )
-from fedray.base.rounding import up
+from fedray.base.rounding import number_text, up
 from fedray.report.terminal import short_audit_text
+from fedray.report.trained_page import trained_figures, trained_page
 from fedray.runs.budgeted import charge_run, worst_rho
 from fedray.runs.cut import cut_trace
 from fedray.runs.learning import train, train_many
@@ -246,6 +248,7 @@ def test_a_training_that_stopped_is_compared_with_one_of_the_whole_trace(
             "enforced": used.planned.epsilon,
         }
         assert whole.epsilon is not None
+        assert stopped.epsilon is not None
         assert (whole.epsilon["enforced"] or math.inf) < (stopped.epsilon["enforced"] or 0.0)
         assert any(PLANNED in each for each in found.warnings)
         assert stopped.finals("loss")[scenario.training_seed] == short.last_evaluation()["loss"][0]
@@ -356,6 +359,17 @@ def test_patience_stops_a_run_and_keeps_the_model_of_its_best_round(
     assert BEST_FILE in " ".join(" ".join(row) for row in trained.rows())
     assert CHOSEN_BY["public"] in audit_trace(run).verdict
     assert CHOSEN_BY["public"] in audit_trace(run).assumptions
+    found = trained.best_evaluation()
+    assert found is not None
+    assert found["loss"].value == losses[best - 1] < trained.last_evaluation()["loss"].value
+    assert trained.to_json()["best_metrics"]["evaluation_loss"] == losses[best - 1]
+    shown, page = number_text(losses[best - 1]), trained_page(trained)
+    assert shown in " ".join(" ".join(row) for row in trained.rows())
+    assert f"; {shown} after {best} rounds, the best by loss" in page
+    assert f"<b>{shown}</b><span>held-out loss of the best model, after {best} rounds" in page
+    (curve,) = (each for each in trained_figures(trained) if each.name == "loss")
+    assert (best, "best model, by loss") in [(each.at, each.text) for each in curve.marks]
+    assert not trained.start_is_best
     # The weights are those of a training of so many rounds.
     same = scenario.with_overrides("training.stop={metric='loss', patience=1000}")
     until = train(run, same, HERE, tmp_path / "until", stopping(best))
@@ -369,6 +383,42 @@ def test_patience_stops_a_run_and_keeps_the_model_of_its_best_round(
     whole = train(trace, None, HERE, tmp_path / "whole")
     with pytest.raises(InputError, match="has no best model: its training did not stop early"):
         whole.parameters("best")
+
+
+def test_a_best_round_that_is_worse_than_the_untrained_model_is_said_to_be(
+    small, tmp_path: Path
+) -> None:
+    rate = "training.server.learning_rate=500.0"
+    scenario = small(*SMALL_MODEL, rate, PATIENT, "training.evaluate_every=1")
+    run = run_scenario(scenario, HERE, tmp_path / "run")
+    trained = run.trained
+    assert trained is not None
+    start, best = trained.document["start"]["loss"], trained.best_rounds
+    assert best is not None
+    least = trained.metrics["evaluation_loss"][best - 1]
+    assert start < least
+    said = (
+        f"The untrained model was better than the best one: held-out loss {number_text(start)} "
+        f"before the training, {number_text(least)} after {best} rounds."
+    )
+    assert said in trained.warnings
+    assert said in trained_page(trained)
+    assert said in trained.to_json()["notes"]
+
+
+def test_the_best_round_of_a_training_must_be_one_of_its_rounds(
+    patient: tuple[Scenario, Trace], tmp_path: Path
+) -> None:
+    trained = patient[1].trained
+    assert trained is not None
+    rounds = trained.document["rounds"]
+    for key, value in (("rounds", 0), ("rounds", rounds + 1), ("rounds", "2"), ("metric", "f")):
+        place = tmp_path / f"{key}-{value}"
+        shutil.copytree(trained.path, place)
+        wrong = {**trained.document, "best": {**trained.document["best"], key: value}}
+        (place / "training.json").write_text(json.dumps(wrong))
+        with pytest.raises(TraceCorrupt, match="in best"):
+            TrainedRun.open(place, verify=False)
 
 
 @pytest.mark.slow
