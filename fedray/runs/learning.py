@@ -45,6 +45,7 @@ from fedray.clients.workers import TrainerWorker, start_trainers
 from fedray.encoding.factory import encoding_of
 from fedray.mechanisms.triangular import MatrixFile
 from fedray.runs.cut import cut_trace
+from fedray.runs.differing import differing
 from fedray.runs.evaluations import Evaluations
 from fedray.runs.grouped import grouped
 from fedray.runs.noise_ahead import LEARNABLE, noise_ahead, told_ahead
@@ -995,7 +996,8 @@ def _training(start: _Start) -> Iterator[_Training]:
             raise CheckpointError(
                 f"{str(partial)!r} is a training of another scenario (digest "
                 f"{str(document.get('scenario_digest'))[:12]}) than this one "
-                f"({scenario.digest[:12]}); give the scenario that it was started with"
+                f"({scenario.digest[:12]}){differing(document, scenario)}; give the scenario that "
+                "it was started with"
             )
     from fedray.runtime.devices import torch_restored  # it loads torch, which simulations need not
 

@@ -23,12 +23,12 @@ from fedray.audit.auditing import audit_trace
 from fedray.audit.questions import vocabulary_cost
 from fedray.audit.verdict import AuditVerdict, named_epsilons
 from fedray.base.document import IfAny, InJson, InPlace, Key, Keys, NotInJson, Only
+from fedray.base.dotted import flat
 from fedray.base.errors import InputError
 from fedray.base.result import DrawnResult
 from fedray.base.rounding import DIGITS, counted, decimals_of, in_words, up
 from fedray.scenario import Scenario
 from fedray.scenario.scenario import FILE_KEYS, TRAINED_TABLES
-from fedray.studies.dotted import flat
 from fedray.studies.paired import (
     CONFIDENCE,
     MeanInterval,
@@ -114,8 +114,9 @@ class Group:
     def name(self) -> str:
         """Its label for sentences, in which commas separate groups."""
         label = self.label.replace(",", "")
-        has_noise = self.noise_multiplier is not None
-        return label if has_noise else f"no noise{label.removeprefix('none')}"
+        # A file's name or a given one says nothing of noise.
+        is_of_kind = label.partition(" ")[0] == "none"
+        return f"no noise{label.removeprefix('none')}" if is_of_kind else label
 
     @property
     def privacy(self) -> dict[str, Any]:
@@ -816,6 +817,9 @@ def _labels(settings: Sequence[Mapping[str, Any]], differing: Sequence[str]) -> 
         # A key of one kind means nothing beside another kind, so only rivals decide.
         rivals = [o for o in settings if all(o.get(kind) == each.get(kind) for kind in kinds)]
         told = {*kinds, *_differing(rivals)} - {f"{MECHANISM}.kind"}
+        if len(differing) == 1 and differing[0].endswith(".file"):
+            labels.append(str(each[differing[0]]))  # its name says enough
+            continue
         parts = [each.get(f"{MECHANISM}.kind", "")]
         # A mechanism's long lists say nothing in a name.
         parts += [

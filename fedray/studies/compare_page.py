@@ -164,7 +164,7 @@ def _reach_table(reach: Reach, delta: float) -> Table:
     cells = {
         "setting": lambda run: run.label,
         "seed": lambda run: str(run.seed),
-        "round": lambda run: (
+        "round (from 0)": lambda run: (
             f"not reached, best {run.best:.4f}" if run.round is None else f"{run.round:,}"
         ),
         "epsilon": lambda run: "-" if run.spent is None else up(run.spent.epsilon),

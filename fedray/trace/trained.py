@@ -351,8 +351,7 @@ class TrainedRun(DrawnResult):
 
     @property
     def whole_trace_digest(self) -> str:
-        """Digest of the trace that was given to the training, of which its own may have the first
-        rounds only."""
+        """Digest of the given trace, whose first rounds `trace_digest` has if it stopped early."""
         return self.document.get("cut_from", self.trace_digest)
 
     @property
