@@ -84,6 +84,9 @@ def group_sums(
             np.add.at(sums, places, rows[is_kept])
             for key, row in zip(found.tolist(), sums, strict=True):
                 totals[key] = totals.get(key, 0.0) + row
+    if not known:
+        rule = "returned None for every example, so no group is left"
+        raise InputError.of("by", by, rule, "return the name of the example's group")
     return _joined(known, totals, names, data, device_ids.size)
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedray.base.errors import ScenarioError
-from fedray.scenario.python_file import called, function_in
+from fedray.scenario.python_file import CodeFailed, called, function_in
 from fedray.scenario.tasks import CustomTask as CustomTable
 from fedray.wire.messages import Metric
 from ..data.source import ExampleSource, Fields
@@ -46,6 +46,11 @@ class CustomTask:
         if missing:
             self._refuse(f"the result of task(seed) lacks {', '.join(missing)}")
         shapes = getattr(self._task, "shapes", None)
+        if isinstance(self._task, ModuleTask) and not shapes:
+            self._refuse(
+                "no parameter of its module can be trained, because "
+                f"{'all are frozen' if self._task.frozen else 'it has none'}"
+            )
         if not isinstance(shapes, dict) or not shapes or not all(map(_is_shape, shapes.values())):
             self._refuse("`shapes` must have the shape of every parameter by its name")
         self.metrics: tuple[Metric, ...] = tuple(getattr(self._task, "metrics", ()))
@@ -114,7 +119,13 @@ class CustomTask:
         return given
 
     def _called(self, name: str, call: Callable[[], T]) -> T:
-        return called(f"training.task.file={self._file!r}: {name}()", call)
+        file = f"training.task.file={self._file!r}: "
+        try:
+            return called(f"{file}{name}()", call, (CodeFailed,))
+        except CodeFailed as error:
+            # A function that the task calls has failed, whose name the message has.
+            said = str(error)
+            raise ScenarioError(said if said.startswith(file) else f"{file}{said}") from None
 
     def _refuse(self, rule: str) -> NoReturn:
         raise ScenarioError.of(

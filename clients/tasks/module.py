@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from functools import cached_property, lru_cache
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -40,6 +40,7 @@ GivenExamples = tuple[Tensor | NDArray, Tensor | NDArray]
 """Examples in the forms that a user's function may return."""
 Score = Tensor | tuple[Tensor, Tensor]
 """Values [B] of examples, whose mean is a metric; or numerators and weights [B]."""
+T = TypeVar("T")
 DEVICES_REMEMBERED = 256
 _CPU = torch.device("cpu")
 _DRAWS = "it draws random numbers, as dropout does"
@@ -159,6 +160,16 @@ class FunctionSource:
         if part.is_floating_point():
             return Field(shape, "real")
         return Field(shape, "whole", values=self._classes)
+
+
+def _scored(score: Callable[[Tensor, Tensor], T], outputs: Tensor, targets: Tensor) -> T:
+    """Returns the values of a metric. Raises CodeFailed with the name of a user's function."""
+    if score is is_correct:
+        return score(outputs, targets)
+    name = getattr(score, "__name__", type(score).__name__)
+    # A caller makes room on a device that is full.
+    passed_on = (torch.OutOfMemoryError,)
+    return called(f"{name}()", lambda: score(outputs, targets), passed_on)
 
 
 class ModuleTask:
@@ -376,10 +387,10 @@ class ModuleTask:
                 pairs = zip(outputs.split(1), targets[g].split(1), strict=True)
                 of_examples = [self._loss_value(output, target) for output, target in pairs]
             losses.append(torch.stack(of_examples))
-            accuracies.append(self._accuracy(outputs, targets[g]))
+            accuracies.append(_scored(self._accuracy, outputs, targets[g]))
             for metric, score in self._further.items():
                 others[metric.name].append(
-                    _weighted(metric, score(outputs, targets[g]), len(outputs))
+                    _weighted(metric, _scored(score, outputs, targets[g]), len(outputs))
                 )
         weights = torch.ones(inputs.shape[:2], device=inputs.device)
         loss, accuracy, *_ = self._names

@@ -207,13 +207,18 @@ def _time_axis(end: float) -> tuple[Axis, float]:
 def held_out_metrics(trained: TrainedRun) -> list[Figure]:
     """Returns every metric of the model on held-out data, over rounds, first that of the answer.
 
-    If the data states the best value that any model can have, it is drawn as a line.
+    If the data states the best value that any model can have, it is drawn as a line, and so is the
+    round of the best model if it was kept.
     """
     line = MetricLine("", trained.metrics, start=trained.document["start"])
     optimum = trained.document.get("optimum", {})
     answer = metric_of_answer(trained.task_metrics)
     metrics = sorted(trained.task_metrics, key=lambda metric: metric != answer)
-    return [metric_curve(metric, [line], optimum, trained.sample) for metric in metrics]
+    figures = [metric_curve(metric, [line], optimum, trained.sample) for metric in metrics]
+    if (best := trained.best_rounds) is None:
+        return figures
+    mark = Mark(float(best), f"best model, by {trained.document['best']['metric']}")
+    return [replace(each, marks=(*each.marks, mark)) for each in figures]
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,8 @@ LINE = 14
 """Height in pixels of a line of texts above a plot."""
 BESIDE = 9
 """Most characters of a text that stands beside the plot, where it covers nothing."""
+BESIDE_PLOT = 32
+"""Characters of a line of the title of the y axis, which is as long as a plot is high."""
 LABEL = 20
 """Characters of a row's label that fit beside a telephone's plot."""
 HOVER = "%{hovertext}<extra></extra>"
@@ -257,7 +259,10 @@ def _hover(figure: Figure, series: Series, point: int) -> str:
 
 
 def _axis(figure: Figure, axis: Axis, which: Literal["x", "y"]) -> dict[str, Any]:
-    title = html_text(axis.title) + (", log scale" if axis.is_log else "")
+    title = axis.title + (", log scale" if axis.is_log else "")
+    # A plot is less high than a long title beside it.
+    parts = wrap(title, BESIDE_PLOT) if which == "y" else [title]
+    title = "<br>".join(map(html_text, parts))
     drawn: dict[str, Any] = {"title": {"text": title, "standoff": 10}, "automargin": True}
     drawn |= {"exponentformat": "none", "separatethousands": True}
     bars = [each for each in figure.series if each.kind == "bars"]

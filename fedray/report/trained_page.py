@@ -74,6 +74,11 @@ def trained_verdict(trained: TrainedRun, audit: Audit | None) -> str:
     ended = "" if audit is None or audit.ended == "completed" else f" ({audit.ended})"
     rounds = trained.short or counted(trained.document["rounds"], "round")
     said = f"{metric.title.capitalize()} {number_text(value)}{before} on {trained.sample}"
+    best, of_best = trained.best_evaluation(), trained.best_rounds
+    if best is not None and of_best != trained.document["rounds"]:
+        by = trained.document["best"]["metric"]
+        value = number_text(best[metric.name].value)
+        ended += f"; {value} after {counted(of_best or 0, 'round')}, the best by {by}"
     return f"{said}, after {rounds}{ended}. {WITHOUT_TRACE if audit is None else audit.verdict}"
 
 

@@ -45,6 +45,7 @@ from fedray.clients.workers import TrainerWorker, start_trainers
 from fedray.encoding.factory import encoding_of
 from fedray.mechanisms.triangular import MatrixFile
 from fedray.runs.cut import cut_trace
+from fedray.runs.differing import differing
 from fedray.runs.evaluations import Evaluations
 from fedray.runs.grouped import grouped
 from fedray.runs.noise_ahead import LEARNABLE, noise_ahead, told_ahead
@@ -897,6 +898,8 @@ class _Training:
         best = None
         if self.stopped is not None:
             document["stopped"] = self.stopped
+        if (whole_trace := trace.run.get("cut_from")) is not None:
+            document["cut_from"] = whole_trace
         if groups := self._groups(model["parameters"]):
             document["groups"] = json_of(groups)
         # A repetition on the trace that such a training has left keeps it too.
@@ -925,10 +928,12 @@ class _Training:
     def _cut(self, trace: Trace) -> Trace:
         """Returns the trace of the trained rounds: in place of the run's own trace, or within the
         trained run, if its trace has later rounds."""
-        changes = {"ended": self.ended, "stopped": self.stopped}
+        changes: dict[str, Any] = {"ended": self.ended, "stopped": self.stopped}
         place = trace.path
         if self._start.directory != trace.path / TRAINING:
             place = self.writer.partial / "trace"
+            # The given trace stays, and others are trained on it.
+            changes["cut_from"] = trace.run.get("cut_from", trace.digest)
             if (place / RUN_FILE).exists():
                 return Trace.open(place)
             if trace.committed_rounds == self.rounds:
@@ -989,7 +994,8 @@ def _training(start: _Start) -> Iterator[_Training]:
             raise CheckpointError(
                 f"{str(partial)!r} is a training of another scenario (digest "
                 f"{str(document.get('scenario_digest'))[:12]}) than this one "
-                f"({scenario.digest[:12]}); give the scenario that it was started with"
+                f"({scenario.digest[:12]}){differing(document, scenario)}; give the scenario that "
+                "it was started with"
             )
     from fedray.runtime.devices import torch_restored  # it loads torch, which simulations need not
 

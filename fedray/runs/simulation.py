@@ -26,6 +26,7 @@ from fedray.base.errors import (
 from fedray.clients.availability.supply import eligible_share_by_class
 from fedray.clients.workers import ShardWorker, shard_count, start_shards
 from fedray.mechanisms.triangular import MatrixFile
+from fedray.runs.differing import differing
 from fedray.runs.sustainable import check_sustainable
 from fedray.runtime.placement import Placement
 from fedray.runtime.reservation import Reservation, looks, reserved, show, where
@@ -259,8 +260,8 @@ def read_unfinished_scenario(
         if other != kept.digest:
             raise CheckpointError(
                 f"{str(partial)!r} is of another scenario (digest {kept.digest[:12]}) than the one "
-                f"that was started or given ({str(other)[:12]}); leave the scenario out, or give "
-                "the one that it was started with"
+                f"that was started or given ({str(other)[:12]}){differing(document, scenario)}; "
+                "leave the scenario out, or give the one that it was started with"
             )
     return partial, kept, run
 

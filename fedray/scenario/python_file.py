@@ -11,6 +11,12 @@ from fedray.base.errors import FedrayError, ScenarioError
 from fedray.scenario.content import PythonFile
 
 T = TypeVar("T")
+
+
+class CodeFailed(ScenarioError):
+    """A user's function failed; the message names it."""
+
+
 # Prefix of the names of users' modules.
 _MODULES = "fedray_custom_"
 _DISTRIBUTIONS = {
@@ -32,7 +38,7 @@ def called(what: str, call: Callable[[], T], passed_on: tuple[type[Exception], .
         passed_on: errors that the caller handles.
 
     Raises:
-        ScenarioError: the code fails with any other error. The message names the line of the user's
+        CodeFailed: the code fails with any other error. The message names the line of the user's
             file, if there is one, or the package that is not installed.
     """
     try:
@@ -48,7 +54,7 @@ def called(what: str, call: Callable[[], T], passed_on: tuple[type[Exception], .
     except (Exception, SystemExit) as error:
         where = _line_of(error, " line ") or " it"
         message = f"{what} failed: {type(error).__name__}: {error}; correct{where}"
-        raise ScenarioError(message) from None
+        raise CodeFailed(message) from None
 
 
 def not_installed(what: str, error: ModuleNotFoundError) -> ScenarioError:

@@ -23,12 +23,12 @@ from fedray.audit.auditing import audit_trace
 from fedray.audit.questions import vocabulary_cost
 from fedray.audit.verdict import AuditVerdict, named_epsilons
 from fedray.base.document import IfAny, InJson, InPlace, Key, Keys, NotInJson, Only
+from fedray.base.dotted import flat
 from fedray.base.errors import InputError
 from fedray.base.result import DrawnResult
 from fedray.base.rounding import DIGITS, counted, decimals_of, in_words, up
 from fedray.scenario import Scenario
 from fedray.scenario.scenario import FILE_KEYS, TRAINED_TABLES
-from fedray.studies.dotted import flat
 from fedray.studies.paired import (
     CONFIDENCE,
     MeanInterval,
@@ -55,6 +55,12 @@ COSTS = (
     "the machine that trained, so they only compare settings of one machine."
 )
 """Note for a reader of the costs."""
+
+PLANNED = (
+    "The enforced epsilon of a training that stopped is that of all its planned rounds, wherever "
+    "it stops."
+)
+"""Note for a reader of the epsilons of trainings of which some stopped."""
 
 MOST_NAMED = 4
 """Largest number of settings that a sentence names one by one."""
@@ -108,8 +114,9 @@ class Group:
     def name(self) -> str:
         """Its label for sentences, in which commas separate groups."""
         label = self.label.replace(",", "")
-        has_noise = self.noise_multiplier is not None
-        return label if has_noise else f"no noise{label.removeprefix('none')}"
+        # A file's name or a given one says nothing of noise.
+        is_of_kind = label.partition(" ")[0] == "none"
+        return f"no noise{label.removeprefix('none')}" if is_of_kind else label
 
     @property
     def privacy(self) -> dict[str, Any]:
@@ -125,6 +132,14 @@ class Group:
     def noise_multiplier(self) -> InJson[float | None]:
         """Noise multiplier of its runs; None without noise."""
         return None if self.mechanism == "none" else self.privacy["noise_multiplier"]
+
+    @property
+    def rounds(self) -> str:
+        """Trained rounds of its runs, as "7 of 60", "7 to 9 of 60" or "60"."""
+        numbers = sorted(map(_rounds, self.runs.values()))
+        ends = " to ".join(f"{each:,}" for each in dict.fromkeys((numbers[0], numbers[-1])))
+        planned = self.first.document["scenario"]["rounds"]["count"]
+        return f"{ends} of {planned:,}" if numbers[0] < planned else ends
 
     @property
     def sample(self) -> str:
@@ -172,7 +187,7 @@ class Comparison(DrawnResult):
     PAGE: ClassVar[str] = "fedray.studies.compare_page:comparison_page"
 
     trace_digest: str
-    """Digest of the trace that all of them were learned from."""
+    """Digest of the trace that all of them were learned from, or from its first rounds."""
     metrics: Annotated[tuple[Metric, ...], Only("name unit better")]
     """Metrics of their evaluations."""
     groups: NotInJson[tuple[Group, ...]]
@@ -191,6 +206,11 @@ class Comparison(DrawnResult):
     """Whose the largest epsilon is not, and that it is weak, in sentences; empty if neither."""
     ended: NotInJson[str] = ""
     """How the trainings ended, in a sentence with a space after it, if rounds are missing."""
+
+    @property
+    def differ_in_rounds(self) -> bool:
+        """Whether some runs have fewer rounds than others, because their trainings stopped."""
+        return len({_rounds(run) for group in self.groups for run in group.runs.values()}) > 1
 
     @cached_property
     def differing_keys(self) -> InJson[list[str]]:
@@ -365,6 +385,7 @@ class Comparison(DrawnResult):
                 f"({_epsilons_text(spent)}), so "
                 "differences are due to the noise as well; give all runs the same "
                 "privacy.target_epsilon."
+                f"{f' {PLANNED}' if self.differ_in_rounds else ''}"
             )
         if self.basis == "observed":
             only = f"only {_epsilons_text(ensured)}" if ensured else "none"
@@ -565,7 +586,7 @@ def compare_runs(
     delta: float | None = None,
     reach: float | None = None,
 ) -> Comparison:
-    """Compares trained runs of one trace.
+    """Compares trained runs of one trace. Those that stopped early have its first rounds.
 
     Args:
         runs: at least two trained runs: opened, or directories of `train`, or of traces with a
@@ -602,13 +623,11 @@ def comparison_of(
     """As `compare_runs`, of opened runs; one is enough. Groups have `names` if they are given."""
     for other in opened[1:]:
         _demand_comparable(opened[0], other)
-    # All runs share one trace, so any of them that lies in it will do.
-    found = next(
-        (each for each in (trace_of(run, trace) for run in opened) if each is not None), None
-    )
+    traces = _traces_of(opened, trace)
     gathered = _gathered(opened)
-    # Any run of a group will do: its seed changes neither settings nor epsilon.
-    firsts = [next(iter(group.values())) for group in gathered]
+    # Any run of a group will do, since its seed changes neither settings nor epsilon; of some that
+    # stopped, one that did so last.
+    firsts = [max(group.values(), key=_rounds) for group in gathered]
     tables = [_settings(each) for each in firsts]
     _name_tasks(tables, firsts)
     differing = _differing(tables)
@@ -619,10 +638,10 @@ def comparison_of(
     spent: list[_Spent] = [{}] * len(firsts)
     whose, audits = "", list[Audit]()
     assumptions: tuple[str, ...] = ()
-    if found is not None:
+    if traces:
         # The scenario is read back, so that the audit gets strategies and not tables.
-        pairs = [(scenario_of_trained(run, found), run) for run in firsts]
-        audits = audits_of(pairs, found, delta)
+        of_runs = [(run, traces[run.trace_digest]) for run in firsts]
+        audits = audits_of([(scenario_of_trained(*each), *each) for each in of_runs], delta)
         spent, delta, assumptions = _spent(audits, labels, delta)
         largest = max(audits, key=lambda each: max(named_epsilons(each), default=0.0))
         whose = AuditVerdict(largest).text_about_epsilon
@@ -636,28 +655,59 @@ def comparison_of(
         )
         for label, runs_by_seed, table, figures in zip(labels, gathered, tables, spent, strict=True)
     )
-    end = "" if found is None else found.run["ended"].partition(":")[0]
+    end = traces[first.trace_digest].run["ended"].partition(":")[0] if traces else ""
     why = f" ({end})" if end not in ("", "completed") else ""
     ended = f"{first.short} were trained{why}. " if first.short else ""
-    made = Comparison(
-        first.trace_digest, first.task_metrics, groups, delta, assumptions, whose=whose, ended=ended
-    )
+    digest, metrics = first.whole_trace_digest, first.task_metrics
+    made = Comparison(digest, metrics, groups, delta, assumptions, whose=whose, ended=ended)
+    if made.differ_in_rounds:
+        said = _few([f"{each.name} {each.rounds}" for each in groups])
+        made = replace(made, ended=f"Rounds trained: {said}; each is compared after its last. ")
     if reach is None:
         return made
     by_label = {each.label: each.runs for each in groups}
     return replace(made, reach=reach_of(made.metric, reach, by_label, audits))
 
 
+def _rounds(run: TrainedRun) -> int:
+    return run.document["rounds"]
+
+
+def _traces_of(runs: Sequence[TrainedRun], given: Trace | str | Path | None) -> dict[str, Trace]:
+    """Returns the traces of runs of one trace by their digests, several only if some stopped
+    early; empty unless all are at hand. Raises InputError if none was trained on the given one."""
+    found: dict[str, Trace] = {}
+    if given is not None:
+        opened = given if isinstance(given, Trace) else Trace.open(given)
+        found[opened.digest] = opened
+        known = {digest for run in runs for digest in (run.trace_digest, run.whole_trace_digest)}
+        if opened.digest not in known:
+            trace_of(runs[0], opened)  # raises
+    for run in runs:
+        # Runs share traces, so any of them that lies in one will do.
+        if run.trace_digest not in found and (own := trace_of(run)) is not None:
+            found[run.trace_digest] = own
+    return found if all(run.trace_digest in found for run in runs) else {}
+
+
 def _demand_comparable(first: TrainedRun, other: TrainedRun) -> None:
     for what, of in (
-        ("trace", lambda run: run.trace_digest[:12]),
+        ("trace", lambda run: run.whole_trace_digest[:12]),
         ("data", _data_of),
         ("metrics", lambda run: ", ".join(each.name + each.in_unit for each in run.task_metrics)),
     ):
         if of(first) != of(other):
+            remedy = "compare runs of one trace, with the same data and metrics"
+            stopped = [each for each in (first, other) if "stopped" in each.document]
+            if what == "trace" and stopped:
+                one = stopped[0]
+                remedy = (
+                    f"{str(one.path)!r} stopped after {one.short}, where its trace ends: train the "
+                    f"other on that trace, {str(one.trace_path)!r}"
+                )
             raise InputError(
                 f"{str(other.path)!r} has {what} {of(other)}, but {str(first.path)!r} has "
-                f"{of(first)}; compare runs of one trace, with the same data and metrics"
+                f"{of(first)}; {remedy}"
             )
 
 
@@ -767,6 +817,9 @@ def _labels(settings: Sequence[Mapping[str, Any]], differing: Sequence[str]) -> 
         # A key of one kind means nothing beside another kind, so only rivals decide.
         rivals = [o for o in settings if all(o.get(kind) == each.get(kind) for kind in kinds)]
         told = {*kinds, *_differing(rivals)} - {f"{MECHANISM}.kind"}
+        if len(differing) == 1 and differing[0].endswith(".file"):
+            labels.append(str(each[differing[0]]))  # its name says enough
+            continue
         parts = [each.get(f"{MECHANISM}.kind", "")]
         # A mechanism's long lists say nothing in a name.
         parts += [
@@ -816,19 +869,20 @@ def _spent(
 
 
 def audits_of(
-    runs: Sequence[tuple[Scenario, TrainedRun | None]], trace: Trace, delta: float
+    runs: Sequence[tuple[Scenario, TrainedRun | None, Trace]], delta: float
 ) -> list[Audit]:
-    """Returns audits of a trace with the mechanism, noise and people of each run."""
+    """Returns audits of the traces of runs with the mechanism, noise and people of each."""
     audits: dict[str, Audit] = {}
     keys = []
-    for each, run in runs:
+    for each, run, trace in runs:
         # An audit reads all participations, and other settings change nothing in it.
         cost = vocabulary_cost(each)
         own = [
             each.to_tables()["privacy"],
             each.training.cohort_sample,
             None if cost is None else cost.model_dump(mode="json"),
-            None if run is None else run.document.get("people"),
+            None if run is None else [run.document.get(key) for key in ("people", "stopped")],
+            trace.digest,
         ]
         keys.append(json.dumps(own, sort_keys=True))
         if keys[-1] not in audits:
@@ -837,8 +891,11 @@ def audits_of(
 
 
 def _figures_of(audit: Audit) -> _Spent:
-    # A run without noise has no guarantee, and so no figures.
-    found = {kind: audit.basis.by_name.get(kind) for kind in ("observed", "enforced")}
+    # A run without noise has no guarantee, and so no figures. Of a training that stopped, the rules
+    # ensure the guarantee of all planned rounds.
+    by_name = audit.basis.by_name
+    ensured = by_name.get("planned") or by_name.get("enforced")
+    found = {"observed": by_name.get("observed"), "enforced": ensured}
     return {
         name: {kind: None if each is None else getattr(each, name) for kind, each in found.items()}
         for name in ("epsilon", "rho")

@@ -15,7 +15,7 @@ from fedray.report.page import render_study
 from fedray.report.subject import Subject, condition_of
 from fedray.report.subjects import trained_subject
 from fedray.report.table import Table
-from fedray.studies.compare import COSTS, PAIRED, Comparison, Group, shown_unit
+from fedray.studies.compare import COSTS, PAIRED, PLANNED, Comparison, Group, shown_unit
 from fedray.studies.paired import MeanInterval, difference_text, interval_text
 from fedray.studies.reach import NOTE, Reach, ReachedRun
 from fedray.studies.sweep.sweep import short_names
@@ -121,6 +121,8 @@ def _means_table(comparison: Comparison, metric: Metric) -> Table:
         "pairs": of_pairs(lambda found: str(found.count)),
         f"difference from {best.label}": of_pairs(lambda found: difference_text(found, "+.4f")),
     }
+    if comparison.differ_in_rounds:
+        cells["rounds"] = lambda group: group.rounds
     if any(each.sample != comparison.sample for each in comparison.groups):
         cells["evaluated on"] = lambda group: group.sample
     subject = _subjects(comparison)
@@ -162,7 +164,7 @@ def _reach_table(reach: Reach, delta: float) -> Table:
     cells = {
         "setting": lambda run: run.label,
         "seed": lambda run: str(run.seed),
-        "round": lambda run: (
+        "round (from 0)": lambda run: (
             f"not reached, best {run.best:.4f}" if run.round is None else f"{run.round:,}"
         ),
         "epsilon": lambda run: "-" if run.spent is None else up(run.spent.epsilon),
@@ -195,7 +197,8 @@ def _groups_table(comparison: Comparison) -> Table:
     }
     title = f"Privacy at delta {given(comparison.delta)}, and costs of the smallest seed"
     subject = _subjects(comparison)
-    table = Table.of(title, comparison.groups, cells, method=(COSTS,), subject=subject)
+    notes = (COSTS, PLANNED) if comparison.differ_in_rounds else (COSTS,)
+    table = Table.of(title, comparison.groups, cells, method=notes, subject=subject)
     return replace(table, subject=replace(table.subject, unit="device")).varied()
 
 
@@ -321,7 +324,12 @@ def _curve(comparison: Comparison, metric: Metric) -> Figure:
     lines = []
     for group in comparison.groups:
         # The line is the mean of all seeds, with a band from the least to the largest.
-        first, *others = (group.runs[seed].metrics for seed in group.seeds)
+        # Seeds that stopped early have fewer rounds, and a mean is of all of them.
+        most = min(run.document["rounds"] for run in group.runs.values())
+        first, *others = (
+            {name: column[:most] for name, column in group.runs[seed].metrics.items()}
+            for seed in group.seeds
+        )
         lines.append(MetricLine(group.label, first, group.mechanism, others))
     return metric_curve(metric, lines, comparison.groups[0].first.document.get("optimum", {}))
 

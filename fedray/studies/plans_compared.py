@@ -8,6 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from fedray.base.document import Document, InJson
+from fedray.base.dotted import flat
 from fedray.base.errors import InputError
 from fedray.base.parsing import read_document
 from fedray.base.result import DrawnResult
@@ -16,7 +17,6 @@ from fedray.report.figure import Axis, Figure, Mark, Series, needs_log
 from fedray.report.page import render_study
 from fedray.report.subject import FACETS, Subject, shared_subject
 from fedray.report.table import Table
-from fedray.studies.dotted import flat
 from fedray.studies.what_ifs import FEWER
 
 PLAN_FILE = "plan.json"

@@ -230,6 +230,9 @@ class TrainedDocument(TypedDict):
     """Number of rounds that were trained."""
     stopped: NotRequired[Stopped]
     """The end before the last planned round; absent if all were trained."""
+    cut_from: NotRequired[str]
+    """Digest of the trace whose first rounds are the trace of this training; absent unless a
+    training has stopped before the rounds of its given trace."""
     best: NotRequired[BestFigures]
     """The best round; absent unless `training.stop` is given or the training has stopped."""
     groups: NotRequired[list[Groups]]
@@ -279,6 +282,8 @@ class TrainedDocument(TypedDict):
     last_metrics: dict[str, float | None]
     """Columns of metrics.parquet in the last round by name (see the trace columns); null if a value
     is missing or not finite."""
+    best_metrics: NotRequired[dict[str, float | None]]
+    """The same columns in the best round; absent unless `best` is given."""
 
 
 class TrainedRun(DrawnResult):
@@ -326,8 +331,10 @@ class TrainedRun(DrawnResult):
             problem = f"has values of another form in {', '.join(wrong)}"
             raise TraceCorrupt.at(file, problem, "train again")
         check_stopped(document, file)
+        if not isinstance(document.get("cut_from", ""), str):
+            raise TraceCorrupt.at(file, "has values of another form in cut_from", "train again")
         best = document.get("best")
-        if best is not None and not (_has_form(best, _BEST) and best.keys() == _BEST_KEYS):
+        if best is not None and not _is_best(best, document):
             raise TraceCorrupt.at(file, "has values of another form in best", "train again")
         return cls(directory, document, verify)
 
@@ -341,6 +348,11 @@ class TrainedRun(DrawnResult):
     def trace_digest(self) -> str:
         """Digest of the trace whose participations were trained on, which identifies it."""
         return self.document["trace_digest"]
+
+    @property
+    def whole_trace_digest(self) -> str:
+        """Digest of the given trace, whose first rounds `trace_digest` has if it stopped early."""
+        return self.document.get("cut_from", self.trace_digest)
 
     @property
     def trace_path(self) -> Path:
@@ -411,11 +423,19 @@ class TrainedRun(DrawnResult):
     def last_evaluation(self) -> dict[str, Measured]:
         """Returns the metrics after the last round by name, with standard errors; both are NaN if
         it was not evaluated."""
-        last = {name: float(column[-1]) for name, column in self.metrics.items()}
+        return self._evaluation(-1)
+
+    def best_evaluation(self) -> dict[str, Measured] | None:
+        """Returns the metrics after the best round, as `last_evaluation`; None unless its model was
+        kept."""
+        return None if self.best_rounds is None else self._evaluation(self.best_rounds - 1)
+
+    def _evaluation(self, place: int) -> dict[str, Measured]:
+        row = {name: float(column[place]) for name, column in self.metrics.items()}
         measures = {}
         for metric in self.task_metrics:
             column = f"evaluation_{metric.name}"
-            measures[metric.name] = Measured(last[column], last[f"{column}_error"])
+            measures[metric.name] = Measured(row[column], row[f"{column}_error"])
         return measures
 
     @property
@@ -431,11 +451,36 @@ class TrainedRun(DrawnResult):
     @property
     def finals(self) -> list[tuple[str, str]]:
         """Names of the held-out metrics with their data, and their values after the last round as
-        text."""
-        return [
+        text; then those after the best round, if it was an earlier one."""
+        found = [
             (f"held-out {name}, on {self.sample}", number_text(each.value))
             for name, each in self.last_evaluation().items()
         ]
+        best, rounds = self.best_evaluation(), self.best_rounds
+        if best is not None and rounds != self.document["rounds"]:
+            after = f"of the best model, after {counted(rounds or 0, 'round')}"
+            found += [
+                (f"held-out {name} {after}", number_text(each.value)) for name, each in best.items()
+            ]
+        return found
+
+    @property
+    def start_is_best(self) -> str:
+        """A sentence if the untrained model was better than the best one after a round; else
+        empty."""
+        found, rounds = self.best_evaluation(), self.best_rounds
+        if found is None:
+            return ""
+        name = self.document["best"]["metric"]
+        start, best = self.document["start"].get(name), found[name].value
+        (metric,) = (each for each in self.task_metrics if each.name == name)
+        if start is None or not metric.sign * (start - best) > 0:
+            return ""
+        return (
+            f"The untrained model was better than the best one: held-out {metric.title} "
+            f"{number_text(start)} before the training, {number_text(best)} after "
+            f"{counted(rounds or 0, 'round')}."
+        )
 
     @property
     def clipped_share(self) -> float:
@@ -450,23 +495,8 @@ class TrainedRun(DrawnResult):
     def clipping(self) -> str:
         """A sentence if a fixed clip norm clipped nearly every update, or nearly none though its
         noise is proportional to it; else empty."""
-        privacy, share = self.document["scenario"]["privacy"], self.clipped_share
-        # Other kinds of clipping follow the norms of updates or have no norm.
-        if privacy.get("clipping", {}).get("kind", "fixed") != "fixed":
-            return ""
-        norm = privacy["clip_norm"]
-        shown = f"{100 * share:.1f} %" if share >= 0.001 else "Less than 0.1 %"
-        said = f"{shown} of the updates were clipped to privacy.clip_norm={norm:g}"
-        mean = self.document.get("mean_norm")
-        near = "" if mean is None else f" near their mean norm {mean:.2g}"
-        if share >= 1 - EXTREME:
-            return (
-                f"{said}, so the model learns from their directions only; try a higher one{near} "
-                "too."
-            )
-        if share <= EXTREME and privacy["mechanism"]["kind"] != "none":
-            return f"{said}, to which noise is proportional; a lower one{near} adds less noise."
-        return ""
+        privacy = self.document["scenario"]["privacy"]
+        return _clipping(privacy, self.clipped_share, self.document.get("mean_norm"))
 
     @property
     def bits_per_parameter(self) -> float:
@@ -490,13 +520,15 @@ class TrainedRun(DrawnResult):
         """Sentences on why the model should not be used, and what to change; empty if the training
         did not diverge, as `has_diverged` decides. A model that no device changed is of no use
         either."""
-        if not self.metrics["trained"].any() and not self._not_finite():
-            why = next((text for _, text in self._left_out_rows()), "none took part")
+        is_untrained = not self.metrics["trained"].any()
+        if is_untrained and not _not_finite(self.metrics):
+            why = next((text for _, text in _left_out_rows(self.metrics)), "none took part")
             return f"The model was never trained: no device added an update ({why})."
-        if not self._has_diverged:
+        # Noise may have made a model better to which no device added anything.
+        if not (is_untrained or self._has_diverged):
             return ""
         worse = (str(each) for each in self._changes if each.trend in ("worse", "not finite"))
-        found = " and ".join(filter(None, (self._not_finite(), self._risen_loss(), *worse)))
+        found = " and ".join(filter(None, (_not_finite(self.metrics), self._risen_loss(), *worse)))
         privacy, norm = self.document["scenario"]["privacy"], self.document.get("mean_norm")
         # Only a fixed norm can be lowered; others follow the updates.
         is_fixed = privacy.get("clipping", {}).get("kind", "fixed") == "fixed"
@@ -509,14 +541,14 @@ class TrainedRun(DrawnResult):
         """A sentence on what got worse in a training that did not diverge; empty if nothing did."""
         if self.divergence:
             return ""
-        return seen(self._changes, [*filter(None, (self._not_finite(), self._risen_loss()))])
+        return seen(self._changes, [*filter(None, (_not_finite(self.metrics), self._risen_loss()))])
 
     @property
     def _has_diverged(self) -> bool:
         return has_diverged(
             [each.trend for each in self._changes],
             has_risen=bool(self._risen_loss()) or self._rises_everywhere,
-            is_often_not_finite=bool(self._not_finite()),
+            is_often_not_finite=bool(_not_finite(self.metrics)),
         )
 
     @property
@@ -554,14 +586,9 @@ class TrainedRun(DrawnResult):
     @property
     def warnings(self) -> list[str]:
         """Sentences on why the model, or its training, should be looked at."""
-        found = (self.divergence or self.noise_warning, self.seen, self.clipping, undefined(self))
+        failed = self.divergence or self.noise_warning
+        found = (failed, self.start_is_best, self.seen, self.clipping, undefined(self))
         return [each for each in found if each]
-
-    def _not_finite(self) -> str:
-        count, trained = (int(self.metrics[name].sum()) for name in ("not_finite", "trained"))
-        if count == 0 or count < MANY_NOT_FINITE * (count + trained):
-            return ""
-        return f"{count:,} of {count + trained:,} updates were not finite"
 
     @property
     def _device_losses(self) -> tuple[Float64Array, Float64Array]:
@@ -596,7 +623,7 @@ class TrainedRun(DrawnResult):
         stopped, best = document.get("stopped"), document.get("best")
         why = "" if stopped is None else f"; stopped because {stopped['reason']}"
         rows = [
-            ["rounds", f"{rounds}, {self._devices_of_a_round()} in each{why}"],
+            ["rounds", f"{rounds}, {_devices_of_a_round(document['scenario'])} in each{why}"],
             ["task", f"{_task_name(document['scenario']['training'])}, seed {document['seed']}"],
             ["loss", loss],
             ["parameters", _parameter_counts(document)],
@@ -604,7 +631,7 @@ class TrainedRun(DrawnResult):
         rows += _clip_norm_rows(self.metrics["clip_norm"])
         if math.isfinite(self.clipped_share):
             rows.append(["clipped", f"{100 * self.clipped_share:.1f} % of the updates"])
-        rows += [*self._encoding_rows(), *self._left_out_rows()]
+        rows += [*_encoding_rows(document["encoding"]), *_left_out_rows(self.metrics)]
         optimum = document["optimum"]
         measures = self.last_evaluation()
         for metric in self.task_metrics:
@@ -623,6 +650,10 @@ class TrainedRun(DrawnResult):
         if best is not None:
             file = BEST_FILE if best["sha256"] != document["model_sha256"] else MODEL_FILE
             said = f"after {counted(best['rounds'], 'round')}, by held-out {best['metric']}: {file}"
+            if file == BEST_FILE:
+                found = (self.best_evaluation() or {}).items()
+                values = (f"{name} {number_text(each.value)}" for name, each in found)
+                said += f"; {', '.join(values)}"
             rows.append(["best model", said])
         rows.append(["trace", f"digest {self.trace_digest}"])
         return rows
@@ -634,44 +665,18 @@ class TrainedRun(DrawnResult):
         gap = metric.sign * ((math.nan if best is None else best) - found.value)
         return gap <= 2 * found.standard_error <= abs(best or 0.0) / 10
 
-    def _devices_of_a_round(self) -> str:
-        # Only scenarios with stored uploads have the table, and only groups draw a fixed number.
-        uploads = self.document["scenario"]["rounds"].get("uploads") or {}
-        if uploads.get("schedule", {}).get("kind", "cyclic") != "cyclic":
-            return "all devices that were drawn"
-        return f"{self.document['scenario']['training']['cohort_sample']:,} devices"
-
-    def _encoding_rows(self) -> list[list[str]]:
-        """Returns the encoding of updates as rows."""
-        encoding = self.document["encoding"]
-        text = f"{encoding['kind']}, {encoding['bits_per_parameter']:.4g} bits per parameter"
-        if encoding["inflation"] > 1.0:
-            text += f"; noise for {up(encoding['inflation'], 6)} times the clip norm"
-        rows = [["encoding", text]]
-        if noise := encoding.get("noise_of_devices"):
-            rows.append(
-                [
-                    "noise of devices",
-                    f"{counted(len(noise['coefficients']), 'coefficient')} of C, modulus "
-                    f"{noise['modulus']:,}; a coordinate wraps with a probability of at most "
-                    f"{noise['wrap_probability']:.2g}; "
-                    f"{counted(noise['clipped_coordinates'], 'coordinate')} clipped",
-                ]
-            )
-        return rows
-
-    def _left_out_rows(self) -> list[list[str]]:
-        """Returns a row on devices that took part but added nothing to the model, if any."""
-        counts = {text: int(self.metrics[name].sum()) for name, text in LEFT_OUT.items()}
-        texts = [f"{count:,} {text}" for text, count in counts.items() if count]
-        return [["left out", ", ".join(texts)]] if texts else []
-
     def to_json(self) -> dict[str, Any]:
-        """Returns training.json, with the warnings among its notes, and the
-        metrics of the last round as one JSON object; null for values that are not finite."""
-        last = json_of({name: column[-1] for name, column in self.metrics.items()})
+        """Returns training.json, with the warnings among its notes, and the metrics of the last
+        and the best round as one JSON object; null for values that are not finite."""
+        places = {"last_metrics": -1}
+        if self.best_rounds is not None:
+            places["best_metrics"] = self.best_rounds - 1
+        of_rounds = {
+            key: json_of({name: column[place] for name, column in self.metrics.items()})
+            for key, place in places.items()
+        }
         notes = [*self.document["notes"], *self.warnings]
-        return {"path": str(self.path), **self.document, "notes": notes, "last_metrics": last}
+        return {"path": str(self.path), **self.document, "notes": notes, **of_rounds}
 
     def verify(self) -> None:
         """Reads every file and compares its digest with the recorded one. Raises TraceCorrupt at
@@ -683,10 +688,71 @@ class TrainedRun(DrawnResult):
             checked.parameters("best")
 
 
+def _devices_of_a_round(scenario: Mapping[str, Any]) -> str:
+    """Returns which devices of a round trained."""
+    # Only scenarios with stored uploads have the table, and only groups draw a fixed number.
+    uploads = scenario["rounds"].get("uploads") or {}
+    if uploads.get("schedule", {}).get("kind", "cyclic") != "cyclic":
+        return "all devices that were drawn"
+    return f"{scenario['training']['cohort_sample']:,} devices"
+
+
+def _encoding_rows(encoding: Mapping[str, Any]) -> list[list[str]]:
+    """Returns the encoding of updates as rows."""
+    text = f"{encoding['kind']}, {encoding['bits_per_parameter']:.4g} bits per parameter"
+    if encoding["inflation"] > 1.0:
+        text += f"; noise for {up(encoding['inflation'], 6)} times the clip norm"
+    rows = [["encoding", text]]
+    if noise := encoding.get("noise_of_devices"):
+        rows.append(
+            [
+                "noise of devices",
+                f"{counted(len(noise['coefficients']), 'coefficient')} of C, modulus "
+                f"{noise['modulus']:,}; a coordinate wraps with a probability of at most "
+                f"{noise['wrap_probability']:.2g}; "
+                f"{counted(noise['clipped_coordinates'], 'coordinate')} clipped",
+            ]
+        )
+    return rows
+
+
+def _not_finite(metrics: Mapping[str, NDArray]) -> str:
+    """Returns how many updates were not finite, in a clause; empty if they were few."""
+    count, trained = (int(metrics[name].sum()) for name in ("not_finite", "trained"))
+    if count == 0 or count < MANY_NOT_FINITE * (count + trained):
+        return ""
+    return f"{count:,} of {count + trained:,} updates were not finite"
+
+
+def _left_out_rows(metrics: Mapping[str, NDArray]) -> list[list[str]]:
+    """Returns a row on devices that took part but added nothing to the model, if any."""
+    counts = {text: int(metrics[name].sum()) for name, text in LEFT_OUT.items()}
+    texts = [f"{count:,} {text}" for text, count in counts.items() if count]
+    return [["left out", ", ".join(texts)]] if texts else []
+
+
 def _parameter_counts(document: Mapping[str, Any]) -> str:
     trained = sum(math.prod(shape) for shape in document["parameters"].values())
     frozen = document.get("frozen_parameters", 0)
     return f"{trained:,} trained{f', {frozen:,} frozen' if frozen else ''}"
+
+
+def _clipping(privacy: Mapping[str, Any], share: float, mean: float | None) -> str:
+    """Returns a sentence on a fixed clip norm that clipped a `share` of updates of a mean norm."""
+    # Other kinds of clipping follow the norms of updates or have no norm.
+    if privacy.get("clipping", {}).get("kind", "fixed") != "fixed":
+        return ""
+    norm = privacy["clip_norm"]
+    shown = f"{100 * share:.1f} %" if share >= 0.001 else "Less than 0.1 %"
+    said = f"{shown} of the updates were clipped to privacy.clip_norm={norm:g}"
+    near = "" if mean is None else f" near their mean norm {mean:.2g}"
+    if share >= 1 - EXTREME:
+        return (
+            f"{said}, so the model learns from their directions only; try a higher one{near} too."
+        )
+    if share <= EXTREME and privacy["mechanism"]["kind"] != "none":
+        return f"{said}, to which noise is proportional; a lower one{near} adds less noise."
+    return ""
 
 
 def _clip_norm_rows(norms: NDArray) -> list[list[str]]:
@@ -768,6 +834,16 @@ class TrainedRunWriter(PartialDirectory):
             **of_best,
         }
         return self.publish({**head, **document, "packages": package_versions()})
+
+
+def _is_best(best: Any, document: Mapping[str, Any]) -> bool:
+    """Whether a value is the key `best` of a training.json."""
+    if not (_has_form(best, _BEST) and best.keys() == _BEST_KEYS):
+        return False
+    names = [each["name"] for each in document["task_metrics"]]
+    rounds = best["rounds"]
+    is_round = isinstance(rounds, int) and 1 <= rounds <= document["rounds"]
+    return is_round and best["metric"] in names
 
 
 def _has_form(value: Any, form: TypeAdapter[Any]) -> bool:

@@ -52,6 +52,10 @@ class Fails(torch.nn.Linear):
     def forward(self, inputs):
         raise ValueError(None)
 """
+MINE = """
+def mine(outputs, targets):
+    raise ValueError("no score")
+"""
 PLAIN = """
 import numpy as np
 import torch
@@ -242,6 +246,18 @@ def test_a_module_for_a_group_is_the_module_for_each_device(make, shape) -> None
         (
             MODULE.replace("torch.nn.Linear(6, 2)", "torch.nn.BatchNorm1d(6)"),
             "'the module' is a BatchNorm1d in training mode",
+        ),
+        (
+            MODULE.replace("torch.nn.Linear(6, 2)", "torch.nn.Linear(6, 2).requires_grad_(False)"),
+            "no parameter of its module can be trained, because all are frozen",
+        ),
+        (
+            MODULE.replace("torch.nn.Linear(6, 2)", "torch.nn.Flatten()"),
+            "no parameter of its module can be trained, because it has none",
+        ),
+        (
+            MODULE.replace("cross_entropy)", "cross_entropy, mine)") + MINE,
+            "py': mine() failed: ValueError: no score; correct line",
         ),
         (
             MODULE.replace("torch.nn.Linear(6, 2)", "Fails()") + FAILS,

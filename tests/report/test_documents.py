@@ -302,6 +302,7 @@ def test_documents_of_runs_and_trainings_match_their_types(
         worst_tenth={"loss": WorstTenth(1, 2, 0.7, 0.5, 0.7, -1.0, 1.0)},
     ).to_json()
     rare = {"encoding": figures, "best": best, "stopped": stopped, "groups": [groups]}
+    rare |= {"cut_from": "0" * 64, "best_metrics": {"evaluation_loss": 0.5, "train_loss": None}}
     check("fedray train", command, rare)
     check("Metrics by group", groups)
 

@@ -1,7 +1,9 @@
 """The page of one trained run: what it draws, and which options it has."""
 
+import html
 import math
 import shutil
+from dataclasses import replace
 
 import pytest
 
@@ -65,6 +67,17 @@ def test_the_axis_of_an_accuracy_begins_near_the_data(made) -> None:
     assert "rangemode" not in plotly_figure(figure)["layout"]["yaxis"]
     low, high = drawn_figure(figure, "wide").axes[0].get_ylim()
     assert 0.15 < low < 0.2 < 0.4 < high < 0.45
+
+
+def test_a_long_title_of_the_y_axis_is_wrapped_to_the_height_of_its_plot(made) -> None:
+    figure = next(each for each in trained_figures(made) if each.name == "accuracy")
+    words = "Held-out distance of the outputs & targets (in units of <standard> deviations)"
+    long = replace(figure, y=replace(figure.y, title=words))
+    title = plotly_figure(long)["layout"]["yaxis"]["title"]["text"]
+    lines = title.split("<br>")
+    assert len(lines) == 3
+    assert max(len(html.unescape(each)) for each in lines) <= 32
+    assert html.unescape(" ".join(lines)) == words
 
 
 def test_the_page_has_the_mechanism_the_scenario_and_the_figures_as_json(made, script) -> None:

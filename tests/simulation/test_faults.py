@@ -631,8 +631,13 @@ def unfinished(small, tmp_path: Path) -> Path:
 
 
 def test_another_scenario_is_refused(unfinished: Path, small, tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="is of another scenario"):
-        resume_run(tmp_path / "t", HERE, small("seed=99"))
+    look = "rounds.look_ahead_minutes=2.0"
+    with pytest.raises(
+        CheckpointError, match=r"is of another scenario .*: seed was \d+, and is 99;"
+    ):
+        resume_run(tmp_path / "t", HERE, small(look, "seed=99"))
+    with pytest.raises(CheckpointError, match=r"rounds.look_ahead_minutes was 2.0, and is 30.0"):
+        resume_run(tmp_path / "t", HERE, small("name=renamed"))
     assert (
         resume_run(
             tmp_path / "t", HERE, small("rounds.look_ahead_minutes=2.0", "name=renamed")

@@ -410,9 +410,8 @@ def test_a_function_may_leave_examples_out_and_says_what_is_wrong(
     mixed = [10, 9, "a"]
     found = fedray.evaluate(reported, lambda device, example: mixed[int(example["targets"]) % 3])
     assert [each.name for each in found.groups] == ["9", "10", "a"]
-    nothing = fedray.evaluate(reported, lambda device, example: None)
-    assert nothing.groups == ()
-    assert nothing.worst_tenth == {}
+    with pytest.raises(InputError, match="returned None for every example"):
+        fedray.evaluate(reported, lambda device, example: None)
     with pytest.raises(InputError, match="the function failed at device .*KeyError: 'text'"):
         fedray.evaluate(reported, lambda device, example: example["text"])
     with pytest.raises(InputError, match="must return a text, a number or None, and returned"):

@@ -154,7 +154,10 @@ def test_an_interrupted_training_goes_on_to_the_same_bits(
         resume_run(tmp_path / "m")
     with pytest.raises(InputError, match="has an unfinished run"):
         train(trace, None, HERE, tmp_path / "m")
-    with pytest.raises(CheckpointError, match="is a training of another scenario"):
+    with pytest.raises(
+        CheckpointError,
+        match=r"is a training of another scenario .*: training.seed was not set, and is 1;",
+    ):
         train(trace, small(*TRAINED, "training.seed=1"), HERE, tmp_path / "m", is_resumed=True)
     where, kept = unfinished_training(tmp_path / "m")
     assert (where, kept.digest) == (trace.path.resolve(), reference.document["scenario_digest"])

@@ -4,6 +4,8 @@ A run that ended there for another reason is a simulation whose listener ends it
 """
 
 import json
+import math
+import shutil
 from collections.abc import Callable
 from datetime import date
 from pathlib import Path
@@ -27,8 +29,9 @@ from fedray.base.errors import (
     StopTraining,
     TraceCorrupt,
 )
-from fedray.base.rounding import up
+from fedray.base.rounding import number_text, up
 from fedray.report.terminal import short_audit_text
+from fedray.report.trained_page import trained_figures, trained_page
 from fedray.runs.budgeted import charge_run, worst_rho
 from fedray.runs.cut import cut_trace
 from fedray.runs.learning import train, train_many
@@ -39,6 +42,7 @@ from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario, SeveralTasks
 from fedray.scenario.training import Stop
 from fedray.server.learning.best import best_round, why_stopped
+from fedray.studies.compare import PLANNED
 from fedray.trace.model_files import BEST_FILE
 from fedray.trace.reader import Trace
 from fedray.trace.trained import TrainedRun
@@ -213,6 +217,51 @@ def test_model_audit_and_ledger_are_those_of_a_run_of_so_many_rounds_whose_plan_
     assert spent[0] == spent[1] == spent[2]
 
 
+def test_a_training_that_stopped_is_compared_with_one_of_the_whole_trace(
+    small, tmp_path: Path
+) -> None:
+    """Each after its own last round, with the privacy of its own rounds, and of all that were planned."""
+    rules = ("participation.max_participations=2", "participation.timer_hours=0.5")
+    scenario = small(*SMALL_MODEL, *rules, "privacy.mechanism={kind='tree'}")
+    trace = simulate(scenario, HERE, tmp_path / "whole")
+    quick = scenario.with_overrides("training.server.momentum=0.5")
+    long = train(trace, scenario, HERE, tmp_path / "long")
+    short = train(trace, quick, HERE, tmp_path / "short", stopping(7))
+    other = train(trace, quick.with_overrides("training.seed=9"), HERE, tmp_path / "b", stopping(4))
+    # What is trained on the trace that the stop has left, and stops before its end.
+    shorter = train(short.trace_path, None, HERE, tmp_path / "c", stopping(3))
+    digests = {each.whole_trace_digest for each in (long, short, other, shorter)}
+    assert digests == {trace.digest}
+    assert len({each.trace_digest for each in (long, short, other, shorter)}) == 4
+    with pytest.raises(InputError, match="give that trace"):
+        fedray.compare_runs([long, short], simulate(small(), HERE, tmp_path / "unlike"))
+    for given in (trace, short.trace_path, None):
+        found = fedray.compare_runs([long, short, other], given)
+        whole, stopped = found.groups
+        assert [each.rounds for each in found.groups] == ["12", "4 to 7 of 12"]
+        assert f"{whole.name} 12, {stopped.name} 4 to 7 of 12" in found.answer
+        assert "rounds" in found.tables()[0].columns
+        (used,) = audit_trace(short.trace_path).mechanisms
+        assert used.planned is not None
+        assert stopped.epsilon == {
+            "observed": used.observed.epsilon,
+            "enforced": used.planned.epsilon,
+        }
+        assert whole.epsilon is not None
+        assert stopped.epsilon is not None
+        assert (whole.epsilon["enforced"] or math.inf) < (stopped.epsilon["enforced"] or 0.0)
+        assert any(PLANNED in each for each in found.warnings)
+        assert stopped.finals("loss")[scenario.training_seed] == short.last_evaluation()["loss"][0]
+        (curve,) = (each for each in found.figures() if each.name == "loss")
+        # A mean over seeds ends with the shortest.
+        assert [each.x.max() for each in curve.series] == [12.0, 4.0]
+    # A run that stopped has no longer trace.
+    run = run_scenario(quick, HERE, tmp_path / "run", stopping(7))
+    assert run.trained is not None
+    with pytest.raises(InputError, match=r"stopped after 7 of 12 rounds, where its trace ends"):
+        fedray.compare_runs([long, run.trained])
+
+
 def test_a_stopped_run_rests_on_all_planned_rounds_and_shows_both(small, tmp_path: Path) -> None:
     """A number of rounds that released models decided has no guarantee of its own."""
     rules = ("participation.max_participations=2", "participation.timer_hours=0.5")
@@ -311,6 +360,17 @@ def test_patience_stops_a_run_and_keeps_the_model_of_its_best_round(
     assert BEST_FILE in " ".join(" ".join(row) for row in trained.rows())
     assert CHOSEN_BY["public"] in audit_trace(run).verdict
     assert CHOSEN_BY["public"] in audit_trace(run).assumptions
+    found = trained.best_evaluation()
+    assert found is not None
+    assert found["loss"].value == losses[best - 1] < trained.last_evaluation()["loss"].value
+    assert trained.to_json()["best_metrics"]["evaluation_loss"] == losses[best - 1]
+    shown, page = number_text(losses[best - 1]), trained_page(trained)
+    assert shown in " ".join(" ".join(row) for row in trained.rows())
+    assert f"; {shown} after {best} rounds, the best by loss" in page
+    assert f"<b>{shown}</b><span>held-out loss of the best model, after {best} rounds" in page
+    (curve,) = (each for each in trained_figures(trained) if each.name == "loss")
+    assert (best, "best model, by loss") in [(each.at, each.text) for each in curve.marks]
+    assert not trained.start_is_best
     # The weights are those of a training of so many rounds.
     same = scenario.with_overrides("training.stop={metric='loss', patience=1000}")
     until = train(run, same, HERE, tmp_path / "until", stopping(best))
@@ -324,6 +384,42 @@ def test_patience_stops_a_run_and_keeps_the_model_of_its_best_round(
     whole = train(trace, None, HERE, tmp_path / "whole")
     with pytest.raises(InputError, match="has no best model: its training did not stop early"):
         whole.parameters("best")
+
+
+def test_a_best_round_that_is_worse_than_the_untrained_model_is_said_to_be(
+    small, tmp_path: Path
+) -> None:
+    rate = "training.server.learning_rate=500.0"
+    scenario = small(*SMALL_MODEL, rate, PATIENT, "training.evaluate_every=1")
+    run = run_scenario(scenario, HERE, tmp_path / "run")
+    trained = run.trained
+    assert trained is not None
+    start, best = trained.document["start"]["loss"], trained.best_rounds
+    assert best is not None
+    least = trained.metrics["evaluation_loss"][best - 1]
+    assert start < least
+    said = (
+        f"The untrained model was better than the best one: held-out loss {number_text(start)} "
+        f"before the training, {number_text(least)} after {best} rounds."
+    )
+    assert said in trained.warnings
+    assert said in trained_page(trained)
+    assert said in trained.to_json()["notes"]
+
+
+def test_the_best_round_of_a_training_must_be_one_of_its_rounds(
+    patient: tuple[Scenario, Trace], tmp_path: Path
+) -> None:
+    trained = patient[1].trained
+    assert trained is not None
+    rounds = trained.document["rounds"]
+    for key, value in (("rounds", 0), ("rounds", rounds + 1), ("rounds", "2"), ("metric", "f")):
+        place = tmp_path / f"{key}-{value}"
+        shutil.copytree(trained.path, place)
+        wrong = {**trained.document, "best": {**trained.document["best"], key: value}}
+        (place / "training.json").write_text(json.dumps(wrong))
+        with pytest.raises(TraceCorrupt, match="in best"):
+            TrainedRun.open(place, verify=False)
 
 
 @pytest.mark.slow

@@ -646,9 +646,9 @@ def test_runs_that_cannot_be_compared_are_refused_in_one_line(
 @pytest.mark.parametrize(
     ("files", "labels"),
     [
-        (["wide.py", "deep.py"], ["blt, task file wide.py", "blt, task file deep.py"]),
+        (["wide.py", "deep.py"], ["wide.py", "deep.py"]),
         # Two files of one name are told apart by their content.
-        (["old/net.py", "new/net.py"], [r"blt, task file net.py \w{8}"] * 2),
+        (["old/net.py", "new/net.py"], [r"net.py \w{8}"] * 2),
     ],
 )
 def test_architectures_of_one_data_set_are_compared_by_the_names_of_their_files(
@@ -969,7 +969,7 @@ def test_an_epsilon_that_protects_nobody_is_said_to_be_void(
     trace = trace_of(PATTERNS, 4, small("participation.timer_hours=0.02"))
     more = (TREE, f"privacy.noise_multiplier={z}")
     made = trained_of("model", trace, {"accuracy": 0.5}, *more, knows_trace=True)
-    (audit,) = audits_of([(scenario_of_trained(made, trace), made)], trace, 1e-10)
+    (audit,) = audits_of([(scenario_of_trained(made, trace), made, trace)], 1e-10)
     assert (audit.basis.guarantee.epsilon > 20) == is_void
     compared = comparison_of([made], trace, 1e-10).warnings
     for said in (audit.verdict, audit.to_json()["verdict"], trained_page(made), *compared[-1:]):

@@ -27,7 +27,7 @@ def test_compared_trainings_pay_for_their_own_vocabularies(tmp_path: Path) -> No
     dear = Scenario.from_tables(trace.scenario, directory=trace.path)
     tables = {**trace.scenario, "data": words(each, 1.0)}
     cheap = Scenario.from_tables(tables, directory=trace.path)
-    audits = audits_of([(dear, None), (cheap, None)], trace, 1e-8)
+    audits = audits_of([(dear, None, trace), (cheap, None, trace)], 1e-8)
     found = [audit.basis.by_name["enforced"] for audit in audits]
     assert found[0].epsilon > found[1].epsilon > 1.3
     assert [each.delta for each in found] == pytest.approx([3e-8, 3e-8])

@@ -168,6 +168,12 @@ def test_updates_that_are_not_finite_are_counted(tmp_path, not_finite: int, is_t
     assert bool(trained.divergence) == is_told
 
 
+def test_a_model_that_only_noise_changed_diverged_though_it_looks_better(tmp_path: Path) -> None:
+    better = Measured(2.3, 0.01), Measured(2.0, 0.01)
+    trained = trained_with(tmp_path / "t", np.full(4, np.nan), 24, held_out=(better,), noise=0.1)
+    assert "The training diverged: 96 of 96 updates were not finite" in trained.divergence
+
+
 def test_one_update_of_a_thousand_that_is_not_finite_is_not_many(tmp_path: Path) -> None:
     trained = trained_with(tmp_path / "t", np.full(1000, 2.3))
     trained.metrics["not_finite"] = np.arange(1000) == 7
