@@ -61,6 +61,7 @@ from fedray.audit.statements.keep_days import KeepDaysStatement
 from fedray.audit.statements.most_per_period import kept_periods
 from fedray.audit.statements.statement import Subject
 from fedray.base.errors import InputError, ScenarioError, TraceCorrupt
+from fedray.base.storage import fetched
 from fedray.encoding.tables import DeviceNoiseTable
 from fedray.mechanisms.accounting.accountants import epsilon_of
 from fedray.mechanisms.accounting.events import EventRefused
@@ -74,6 +75,7 @@ from fedray.scenario.privacy import NO_GUARANTEE
 from fedray.scenario.trust import AnyTrust
 from fedray.trace.files import check_scenario_digest
 from fedray.trace.imported import ImportedTrace, LeftOut, open_trace
+from fedray.trace.learned_from import is_trained_run, open_trained, opened_training
 from fedray.trace.reader import Trace
 from fedray.trace.trained import TrainedRun
 
@@ -82,7 +84,7 @@ DEFAULT_DELTA = 1e-10
 
 
 def audit_trace(
-    trace: Trace | ImportedTrace | str | Path,
+    trace: Trace | ImportedTrace | TrainedRun | str | Path,
     noise_multiplier: float | None = None,
     delta: float | None = None,
     mechanism: Strategy | Sequence[Strategy] | None = None,
@@ -97,7 +99,8 @@ def audit_trace(
     no rho and epsilon.
 
     Args:
-        trace: run of fedray or imported log, opened or by its directory.
+        trace: run of fedray, imported log or training, opened or by its directory. A training is
+            audited on its trace, with the mechanism, noise and encoding that it was trained with.
         noise_multiplier: standard deviation of the noise over the clip norm, in place of the run's
             own.
         delta: delta of epsilon, between 0 and 1; default: the run's own, or 1e-10 for a log.
@@ -107,15 +110,16 @@ def audit_trace(
             three arguments above is given.
         show_devices: whether devices of a log are named; else they are shown by a keyed hash.
         scenario: scenario of a training on the trace, whose mechanism, noise and encoding take the
-            place of the run's own.
+            place of the run's own. Default: that of `trained`.
         trained: the training; default: the run's own.
 
     Raises:
         InputError: an argument is out of range or excluded by a claim or the trace, the mechanism
-            has fewer rounds than the trace, or no device took part.
+            has fewer rounds than the trace, no device took part, or the training was of another
+            trace or scenario.
         TraceError: the trace cannot be read.
     """
-    opened = open_trace(trace) if isinstance(trace, str | Path) else trace
+    opened, trained, scenario = _opened(trace, trained, scenario)
     of_run = _scenario_of(opened) if isinstance(opened, Trace) else None
     given = (mechanism,) if isinstance(mechanism, Strategy) else tuple(mechanism or ())
     trained_by = scenario or of_run
@@ -189,6 +193,32 @@ def audit_trace(
         rests_on=_assumptions(subject, used, mechanisms, persons),
         classes=() if run is None else tuple(run.run.get("classes", ())),
     )
+
+
+def _opened(
+    given: Trace | ImportedTrace | TrainedRun | str | Path,
+    trained: TrainedRun | None,
+    scenario: Scenario | None,
+) -> tuple[Trace | ImportedTrace, TrainedRun | None, Scenario | None]:
+    """Returns the opened trace, the training and its scenario. Raises InputError if the training
+    was of another trace or scenario: its figures would be those of noise that it did not have."""
+    if not isinstance(given, Trace | ImportedTrace | TrainedRun):
+        place = fetched(given)
+        given = open_trained(place) if is_trained_run(place) else open_trace(place)
+    if isinstance(given, TrainedRun):
+        if trained is not None and trained.document != given.document:
+            rule = f"is another training than {str(given.path)!r}"
+            raise InputError.of("trained", str(trained.path), rule, "leave it out")
+        trained, opened, own = opened_training(given)
+    elif trained is None:
+        return given, None, scenario
+    else:
+        place = given if isinstance(given, Trace) else given.path
+        trained, opened, own = opened_training(trained, place)
+    if scenario is not None and scenario.digest != own.digest:
+        rule = f"is not that with which {str(trained.path)!r} was trained"
+        raise InputError.of("scenario", scenario.name, rule, "leave it out")
+    return opened, trained, scenario or own
 
 
 @dataclass(frozen=True, slots=True)
