@@ -132,8 +132,8 @@ def figures_of(audit: Audit) -> list[Any]:
         audit.patterns.rounds.tolist(),
         *(
             (each.name, each.participation, each.sensitivity, each.epsilon, each.rho)
-            for each in (*audit.mechanisms[0].guarantees, audit.mechanisms[0].sampled)
-            if each is not None
+            for each in audit.mechanisms[0].guarantees
+            if each.name != "planned"
         ),
     ]
 
@@ -236,7 +236,11 @@ def test_a_stopped_run_rests_on_all_planned_rounds_and_shows_both(small, tmp_pat
     (of_tree,) = document["mechanisms"]
     named = {each["name"]: each["epsilon"] for each in of_tree["guarantees"]}
     assert named["enforced"] == used.enforced.epsilon
-    assert of_tree["planned"]["epsilon"] == used.planned.epsilon
+    assert of_tree["planned"]["epsilon"] == used.planned.epsilon == named["planned"]
+    assert [each.name for each in audit.guarantees] == list(named)
+    (rests,) = [each for each in document["guarantees"] if each["may_rest_on"]]
+    assert rests["epsilon"] == document["supported_epsilon"]
+    assert f"planned epsilon {up(used.planned.epsilon)}" in repr(audit)
     assert document["stopped"] == {"reason": "enough", "chosen_by": "callback"}
     # A claim about the rounds done leaves a doubt, and one about all of the plan does not.
     key = {"epsilon": 1000.0, "noise_multiplier": scenario.privacy.noise_multiplier}
