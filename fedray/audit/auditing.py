@@ -75,7 +75,12 @@ from fedray.scenario.privacy import NO_GUARANTEE
 from fedray.scenario.trust import AnyTrust
 from fedray.trace.files import check_scenario_digest
 from fedray.trace.imported import ImportedTrace, LeftOut, open_trace
-from fedray.trace.learned_from import is_trained_run, open_trained, opened_training
+from fedray.trace.learned_from import (
+    given_trace_of,
+    is_trained_run,
+    open_trained,
+    opened_training,
+)
 from fedray.trace.reader import Trace
 from fedray.trace.trained import TrainedRun
 
@@ -156,7 +161,8 @@ def audit_trace(
     mechanisms = _withdrawn(known, subject.log, findings)
     stopped_by = (opened.run if trained is None else trained.document).get("stopped")
     if stopped_by is not None and subject.scenario is not None:
-        mechanisms = [_stopped(each, subject.scenario, used.delta) for each in mechanisms]
+        recorded = None if trained is None else _recorded_limits(trained, subject.scenario)
+        mechanisms = [_stopped(each, subject.scenario, used.delta, recorded) for each in mechanisms]
     # Last, because withdrawn guarantees of a device are withdrawn for a person too.
     persons = Persons.of(patterns, subject.scenario)
     if persons is not None:
@@ -722,9 +728,22 @@ def _withdrawn(
     return mechanisms
 
 
-def _stopped(mechanism: MechanismAudit, scenario: Scenario, delta: float) -> MechanismAudit:
+def _stopped(
+    mechanism: MechanismAudit, scenario: Scenario, delta: float, recorded: Limits | None
+) -> MechanismAudit:
     strategy, noise = mechanism.strategy, mechanism.permitted
-    return stopped(mechanism, planned_guarantee(scenario, strategy, noise, delta))
+    return stopped(mechanism, planned_guarantee(scenario, strategy, noise, delta, recorded))
+
+
+def _recorded_limits(trained: TrainedRun, scenario: Scenario) -> Limits | None:
+    """Returns the limits of the rules over all recorded rounds of a training that stopped; None if
+    these were not all recorded before."""
+    if "given" not in trained.document:
+        return None
+    if (trace := given_trace_of(trained)) is None:
+        place = trained.document["given"]["trace"]
+        return Limits(None, f"the trace of all its recorded rounds is not at {place!r} as it was")
+    return enforced_limits(trace, scenario, None, read_patterns(trace))
 
 
 def _clients(
@@ -799,6 +818,7 @@ def _of_guarantees(
             ("Enforced", first.enforced, f"{rules}, and the recorded times of the rounds"),
             ("Sampled", first.sampled, ASSUMED),
             ("Filtered", first.filtered, ASSUMED),
+            ("Planned", first.planned, f"{rules}, and the recorded times of the rounds"),
         )
         if guarantee is not None
         for text in guarantee.assumptions

@@ -864,6 +864,7 @@ class _Training:
         # All evaluations, the last one included, are complete now. The rounds are over too.
         with contextlib.suppress(StopTraining):
             self._tell()
+        recorded = trace
         if self.stopped is not None:
             trace = self._cut(trace)
         whole = TrainReport.of(0, [row.report for row in self._loop.metrics])
@@ -899,6 +900,11 @@ class _Training:
         best = None
         if self.stopped is not None:
             document["stopped"] = self.stopped
+            # A run's own trace is cut, and rounds that a model ended were not fixed before.
+            is_own = self._start.directory == recorded.path / TRAINING
+            if not is_own and recorded.run.get("stopped") is None:
+                place = os.path.relpath(recorded.path.resolve(), own)
+                document["given"] = {"trace": place, "digest": recorded.digest}
         if groups := self._groups(model["parameters"]):
             document["groups"] = json_of(groups)
         # A repetition on the trace that such a training has left keeps it too.

@@ -134,6 +134,7 @@ def metric_columns(metrics: Sequence[Metric]) -> list[Column]:
 
 
 _METRICS, _EVALUATED = TypeAdapter(tuple[Metric, ...]), TypeAdapter(Evaluated)
+_GIVEN = TypeAdapter(dict[str, str])
 _BEST, _BEST_KEYS = TypeAdapter(dict[str, str | int]), {"metric", "rounds", "sha256"}
 _FORMS = {
     "task_metrics": _METRICS,
@@ -184,6 +185,15 @@ class Stopped(TypedDict):
     user."""
 
 
+class Given(TypedDict):
+    """Trace whose first rounds were trained."""
+
+    trace: str
+    """Its directory, relative to the trained run."""
+    digest: str
+    """Its digest."""
+
+
 def check_stopped(document: Mapping[str, Any], file: Path) -> None:
     """Raises TraceCorrupt if the key `stopped` of a file's document has values of another form."""
     found = document.get("stopped")
@@ -230,6 +240,9 @@ class TrainedDocument(TypedDict):
     """Number of rounds that were trained."""
     stopped: NotRequired[Stopped]
     """The end before the last planned round; absent if all were trained."""
+    given: NotRequired[Given]
+    """The trace of all rounds that could have been trained, if it was complete before a training
+    that stopped, and no model ended it; else absent."""
     best: NotRequired[BestFigures]
     """The best round; absent unless `training.stop` is given or the training has stopped."""
     groups: NotRequired[list[Groups]]
@@ -326,6 +339,11 @@ class TrainedRun(DrawnResult):
             problem = f"has values of another form in {', '.join(wrong)}"
             raise TraceCorrupt.at(file, problem, "train again")
         check_stopped(document, file)
+        given = document.get("given")
+        if given is not None and not (
+            _has_form(given, _GIVEN) and given.keys() == Given.__annotations__.keys()
+        ):
+            raise TraceCorrupt.at(file, "has values of another form in given", "train again")
         best = document.get("best")
         if best is not None and not (_has_form(best, _BEST) and best.keys() == _BEST_KEYS):
             raise TraceCorrupt.at(file, "has values of another form in best", "train again")

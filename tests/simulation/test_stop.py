@@ -240,7 +240,7 @@ def test_a_stopped_run_rests_on_all_planned_rounds_and_shows_both(small, tmp_pat
     assert [each.name for each in audit.guarantees] == list(named)
     (rests,) = [each for each in document["guarantees"] if each["may_rest_on"]]
     assert rests["epsilon"] == document["supported_epsilon"]
-    assert f"planned epsilon {up(used.planned.epsilon)}" in repr(audit)
+    assert f"planned epsilon {both[1]}" in repr(audit)
     assert document["stopped"] == {"reason": "enough", "chosen_by": "callback"}
     # A claim about the rounds done leaves a doubt, and one about all of the plan does not.
     key = {"epsilon": 1000.0, "noise_multiplier": scenario.privacy.noise_multiplier}
@@ -250,6 +250,52 @@ def test_a_stopped_run_rests_on_all_planned_rounds_and_shows_both(small, tmp_pat
     standings = [audit_trace(run, claim=each)._words.standing for each in claims]
     assert standings[0] == "open"
     assert "stopped" not in audit_trace(Trace.open(tmp_path / "ended")).to_json()
+
+
+def test_a_training_on_a_finished_trace_rests_on_all_its_recorded_rounds(
+    small, tmp_path: Path
+) -> None:
+    """Its planned guarantee is the enforced one of a training on all of them; without their trace, that of the rules in any run."""
+    rules = ("participation.timer_hours=0.5",)
+    scenario = small(*SMALL_MODEL, *rules, "privacy.mechanism={kind='tree'}")
+    whole = simulate(scenario, HERE, tmp_path / "whole")
+    enforced = audit_trace(whole).mechanisms[0].enforced
+    trained = train(whole, None, HERE, tmp_path / "trained", stopping(5))
+    assert trained.document["given"] == {"trace": "../whole", "digest": whole.digest}
+    audit, (used,) = audit_trace(trained), audit_trace(trained).mechanisms
+    assert used.planned is not None
+    assert (used.planned.participation, used.planned.rho) == (enforced.participation, enforced.rho)
+    assert audit.supported_epsilon == used.planned.epsilon == enforced.epsilon
+    assert "times of all 12 recorded rounds" in used.planned.reason
+    assert "round_separation" not in audit.verdict
+    assert any("recorded before the training" in each for each in audit.assumptions)
+    # A training that stopped has no less than one over the rounds done.
+    assert (used.planned.epsilon or 0.0) > (used.enforced.epsilon or 0.0)
+    any_run = worst_participation(scenario)
+    assert any_run.max_participations > (used.planned.participation or any_run).max_participations
+    # Who has the short trace only does not know the later times.
+    alone = audit_trace(trained.trace_path).mechanisms[0].planned
+    assert alone is not None
+    assert alone.participation == any_run
+    # A model decided how many rounds the short trace has, so later trainings cannot rest on them.
+    again = train(trained.trace_path, None, HERE, tmp_path / "again", stopping(3))
+    assert "given" not in again.document
+    # A run that stops in step with its training never knew the later times.
+    run = run_scenario(scenario, HERE, tmp_path / "run", stopping(5))
+    assert run.trained is not None
+    assert "given" not in run.trained.document
+    assert audit_trace(run).mechanisms[0].planned == alone
+    # Another trace in the place of the given one changes nothing.
+    whole.path.rename(tmp_path / "elsewhere")
+    for _ in range(2):
+        audit = audit_trace(trained)
+        found = audit.mechanisms[0].planned
+        assert found is not None
+        assert (found.participation, found.epsilon) == (any_run, alone.epsilon)
+        assert "is not at '../whole' as it was" in found.reason
+        assert "participation.round_separation would" in audit.verdict
+        if not whole.path.exists():
+            ended_at(scenario, 11, whole.path)
 
 
 def test_a_training_stops_when_its_metric_has_not_improved_for_its_patience() -> None:
