@@ -16,7 +16,7 @@ import io
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NotRequired, Self, TypedDict
@@ -134,8 +134,10 @@ def metric_columns(metrics: Sequence[Metric]) -> list[Column]:
 
 
 _METRICS, _EVALUATED = TypeAdapter(tuple[Metric, ...]), TypeAdapter(Evaluated)
-_GIVEN = TypeAdapter(dict[str, str])
-_BEST, _BEST_KEYS = TypeAdapter(dict[str, str | int]), {"metric", "rounds", "sha256"}
+_FORMS_OF_STOP = {
+    "given": (TypeAdapter(dict[str, str]), {"trace", "digest"}),
+    "best": (TypeAdapter(dict[str, str | int]), {"metric", "rounds", "sha256"}),
+}
 _FORMS = {
     "task_metrics": _METRICS,
     "optimum": TypeAdapter(dict[str, float]),
@@ -335,18 +337,10 @@ class TrainedRun(DrawnResult):
             )
         document = _FORM.read(directory)
         _FORM.check(document, directory, verify)
-        if wrong := [name for name, form in _FORMS.items() if not _has_form(document[name], form)]:
+        if wrong := list(_of_another_form(document)):
             problem = f"has values of another form in {', '.join(wrong)}"
             raise TraceCorrupt.at(file, problem, "train again")
         check_stopped(document, file)
-        given = document.get("given")
-        if given is not None and not (
-            _has_form(given, _GIVEN) and given.keys() == Given.__annotations__.keys()
-        ):
-            raise TraceCorrupt.at(file, "has values of another form in given", "train again")
-        best = document.get("best")
-        if best is not None and not (_has_form(best, _BEST) and best.keys() == _BEST_KEYS):
-            raise TraceCorrupt.at(file, "has values of another form in best", "train again")
         return cls(directory, document, verify)
 
     def __repr__(self) -> str:
@@ -773,6 +767,15 @@ class TrainedRunWriter(PartialDirectory):
             **of_best,
         }
         return self.publish({**head, **document, "packages": package_versions()})
+
+
+def _of_another_form(document: Mapping[str, Any]) -> Iterator[str]:
+    """Yields the keys of training.json with values of another form."""
+    yield from (name for name, form in _FORMS.items() if not _has_form(document[name], form))
+    for name, (form, keys) in _FORMS_OF_STOP.items():
+        found = document.get(name)
+        if found is not None and not (_has_form(found, form) and found.keys() == keys):
+            yield name
 
 
 def _has_form(value: Any, form: TypeAdapter[Any]) -> bool:

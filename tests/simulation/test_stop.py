@@ -285,6 +285,12 @@ def test_a_training_on_a_finished_trace_rests_on_all_its_recorded_rounds(
     assert run.trained is not None
     assert "given" not in run.trained.document
     assert audit_trace(run).mechanisms[0].planned == alone
+    # Another form of the record is refused.
+    spoilt = {**trained.document, "given": {"trace": "../whole"}}
+    (spoilt_file := tmp_path / "spoilt" / "training.json").parent.mkdir()
+    spoilt_file.write_text(json.dumps(spoilt))
+    with pytest.raises(TraceCorrupt, match="another form in given"):
+        TrainedRun.open(tmp_path / "spoilt", verify=False)
     # Another trace in the place of the given one changes nothing.
     whole.path.rename(tmp_path / "elsewhere")
     for _ in range(2):
