@@ -61,6 +61,7 @@ from fedray.audit.statements.keep_days import KeepDaysStatement
 from fedray.audit.statements.most_per_period import kept_periods
 from fedray.audit.statements.statement import Subject
 from fedray.base.errors import InputError, ScenarioError, TraceCorrupt
+from fedray.base.storage import fetched
 from fedray.encoding.tables import DeviceNoiseTable
 from fedray.mechanisms.accounting.accountants import epsilon_of
 from fedray.mechanisms.accounting.events import EventRefused
@@ -74,6 +75,12 @@ from fedray.scenario.privacy import NO_GUARANTEE
 from fedray.scenario.trust import AnyTrust
 from fedray.trace.files import check_scenario_digest
 from fedray.trace.imported import ImportedTrace, LeftOut, open_trace
+from fedray.trace.learned_from import (
+    given_trace_of,
+    is_trained_run,
+    open_trained,
+    opened_training,
+)
 from fedray.trace.reader import Trace
 from fedray.trace.trained import TrainedRun
 
@@ -82,7 +89,7 @@ DEFAULT_DELTA = 1e-10
 
 
 def audit_trace(
-    trace: Trace | ImportedTrace | str | Path,
+    trace: Trace | ImportedTrace | TrainedRun | str | Path,
     noise_multiplier: float | None = None,
     delta: float | None = None,
     mechanism: Strategy | Sequence[Strategy] | None = None,
@@ -97,7 +104,8 @@ def audit_trace(
     no rho and epsilon.
 
     Args:
-        trace: run of fedray or imported log, opened or by its directory.
+        trace: run of fedray, imported log or training, opened or by its directory. A training is
+            audited on its trace, with the mechanism, noise and encoding that it was trained with.
         noise_multiplier: standard deviation of the noise over the clip norm, in place of the run's
             own.
         delta: delta of epsilon, between 0 and 1; default: the run's own, or 1e-10 for a log.
@@ -107,15 +115,16 @@ def audit_trace(
             three arguments above is given.
         show_devices: whether devices of a log are named; else they are shown by a keyed hash.
         scenario: scenario of a training on the trace, whose mechanism, noise and encoding take the
-            place of the run's own.
+            place of the run's own. Default: that of `trained`.
         trained: the training; default: the run's own.
 
     Raises:
         InputError: an argument is out of range or excluded by a claim or the trace, the mechanism
-            has fewer rounds than the trace, or no device took part.
+            has fewer rounds than the trace, no device took part, or the training was of another
+            trace or scenario.
         TraceError: the trace cannot be read.
     """
-    opened = open_trace(trace) if isinstance(trace, str | Path) else trace
+    opened, trained, scenario = _opened(trace, trained, scenario)
     of_run = _scenario_of(opened) if isinstance(opened, Trace) else None
     given = (mechanism,) if isinstance(mechanism, Strategy) else tuple(mechanism or ())
     trained_by = scenario or of_run
@@ -152,7 +161,8 @@ def audit_trace(
     mechanisms = _withdrawn(known, subject.log, findings)
     stopped_by = (opened.run if trained is None else trained.document).get("stopped")
     if stopped_by is not None and subject.scenario is not None:
-        mechanisms = [_stopped(each, subject.scenario, used.delta) for each in mechanisms]
+        recorded = None if trained is None else _recorded_limits(trained, subject.scenario)
+        mechanisms = [_stopped(each, subject.scenario, used.delta, recorded) for each in mechanisms]
     # Last, because withdrawn guarantees of a device are withdrawn for a person too.
     persons = Persons.of(patterns, subject.scenario)
     if persons is not None:
@@ -189,6 +199,32 @@ def audit_trace(
         rests_on=_assumptions(subject, used, mechanisms, persons),
         classes=() if run is None else tuple(run.run.get("classes", ())),
     )
+
+
+def _opened(
+    given: Trace | ImportedTrace | TrainedRun | str | Path,
+    trained: TrainedRun | None,
+    scenario: Scenario | None,
+) -> tuple[Trace | ImportedTrace, TrainedRun | None, Scenario | None]:
+    """Returns the opened trace, the training and its scenario. Raises InputError if the training
+    was of another trace or scenario: its figures would be those of noise that it did not have."""
+    if not isinstance(given, Trace | ImportedTrace | TrainedRun):
+        place = fetched(given)
+        given = open_trained(place) if is_trained_run(place) else open_trace(place)
+    if isinstance(given, TrainedRun):
+        if trained is not None and trained.document != given.document:
+            rule = f"is another training than {str(given.path)!r}"
+            raise InputError.of("trained", str(trained.path), rule, "leave it out")
+        trained, opened, own = opened_training(given)
+    elif trained is None:
+        return given, None, scenario
+    else:
+        place = given if isinstance(given, Trace) else given.path
+        trained, opened, own = opened_training(trained, place)
+    if scenario is not None and scenario.digest != own.digest:
+        rule = f"is not that with which {str(trained.path)!r} was trained"
+        raise InputError.of("scenario", scenario.name, rule, "leave it out")
+    return opened, trained, scenario or own
 
 
 @dataclass(frozen=True, slots=True)
@@ -692,9 +728,22 @@ def _withdrawn(
     return mechanisms
 
 
-def _stopped(mechanism: MechanismAudit, scenario: Scenario, delta: float) -> MechanismAudit:
+def _stopped(
+    mechanism: MechanismAudit, scenario: Scenario, delta: float, recorded: Limits | None
+) -> MechanismAudit:
     strategy, noise = mechanism.strategy, mechanism.permitted
-    return stopped(mechanism, planned_guarantee(scenario, strategy, noise, delta))
+    return stopped(mechanism, planned_guarantee(scenario, strategy, noise, delta, recorded))
+
+
+def _recorded_limits(trained: TrainedRun, scenario: Scenario) -> Limits | None:
+    """Returns the limits of the rules over all recorded rounds of a training that stopped; None if
+    these were not all recorded before."""
+    if "given" not in trained.document:
+        return None
+    if (trace := given_trace_of(trained)) is None:
+        place = trained.document["given"]["trace"]
+        return Limits(None, f"the trace of all its recorded rounds is not at {place!r} as it was")
+    return enforced_limits(trace, scenario, None, read_patterns(trace))
 
 
 def _clients(
@@ -769,6 +818,7 @@ def _of_guarantees(
             ("Enforced", first.enforced, f"{rules}, and the recorded times of the rounds"),
             ("Sampled", first.sampled, ASSUMED),
             ("Filtered", first.filtered, ASSUMED),
+            ("Planned", first.planned, f"{rules}, and the recorded times of the rounds"),
         )
         if guarantee is not None
         for text in guarantee.assumptions

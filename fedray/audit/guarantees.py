@@ -48,7 +48,7 @@ SCOPES = {
     "sampled": "every run whose rounds draw each stored upload with this probability, "
     "independently and in secret",
     "planned": "every run of these rules that stops by its models before or after all its planned "
-    "rounds, whichever devices take part",
+    "rounds, whichever devices take part; at the recorded times, if the reason names them",
     "filtered": "every run in which the server excludes devices at their budget in this way, "
     "whichever devices take part",
     "without breakers": "this run as it might have been without the devices that break the claim",

@@ -130,9 +130,9 @@ class MechanismAudit(Document):
         )
 
     @property
-    def guarantees(self) -> InJson[tuple[Guarantee, Guarantee, Guarantee]]:
-        """Observed, enforced, claimed."""
-        return self.observed, self.enforced, self.claimed
+    def guarantees(self) -> InJson[tuple[Guarantee, ...]]:
+        """Observed, enforced and claimed; then those by the server and of a stopped run, if any."""
+        return self.observed, self.enforced, self.claimed, *self.of_server
 
 
 def with_person(

@@ -320,12 +320,15 @@ def _participation(audit: Audit, mechanism: MechanismAudit | None, stated: Guara
     line = Line(f"Participation ({stated.name})", _limits_text(audit, stated), rests)
     if mechanism is None:
         return [line]
-    known = [each for each in mechanism.guarantees if each.participation or each.pairs]
     others = [
-        f"{each.name}: {_limits_text(audit, each) if each in known else 'unknown'}"
+        f"{each.name}: "
+        f"{_limits_text(audit, each) if each.participation or each.pairs else 'unknown'}"
         for each in mechanism.guarantees
+        # Sampling and a filter have lines of their own.
+        if each.name not in ("sampled", "filtered")
         # Without a claim the line has no claimed participation.
-        if each.name != stated.name and (each.name != "claimed" or audit.claim is not None)
+        and each.name != stated.name
+        and (each.name != "claimed" or audit.claim is not None)
     ]
     return [
         line,
@@ -363,7 +366,7 @@ def _guarantee(audit: Audit, mechanism: MechanismAudit | None, stated: Guarantee
             f"{stated.name} sensitivity {up(sensitivity.value, 6)} ({kind}): {sensitivity.theorem}"
         )
     only = " (the model only)" if audit.basis.answers else ""
-    of_mechanism = [] if mechanism is None else [*mechanism.guarantees, *mechanism.of_server]
+    of_mechanism = [] if mechanism is None else mechanism.guarantees
     others = [
         f"{each.name}{only}: {of_rho}epsilon {up(each.epsilon)}"
         for each in of_mechanism

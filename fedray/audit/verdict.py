@@ -424,6 +424,13 @@ def on_stopped(audit: Audit) -> Remark | None:
             "if their number was fixed before; that of all planned rounds is "
             f"{up(planned.epsilon)} (planned), wherever it stops."
         )
+        limits = planned.participation
+        is_free = limits is not None and limits.min_sep == 1 < limits.max_participations
+        if is_free and scenario.rounds.uploads is None:
+            said += (
+                " The rules ensure no min-sep for it; participation.round_separation would, and "
+                "may lower it."
+            )
     text = f"{said} {CHOSEN_BY[stopped['chosen_by']]}"
     # A claim about the rounds done holds for a number of rounds that no model decides.
     return Remark(text, is_about_epsilon=True, is_doubt=_claims_fewer(audit))

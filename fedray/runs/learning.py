@@ -863,6 +863,7 @@ class _Training:
         # All evaluations, the last one included, are complete now. The rounds are over too.
         with contextlib.suppress(StopTraining):
             self._tell()
+        recorded = trace
         if self.stopped is not None:
             trace = self._cut(trace)
         whole = TrainReport.of(0, [row.report for row in self._loop.metrics])
@@ -900,6 +901,11 @@ class _Training:
             document["stopped"] = self.stopped
         if (whole_trace := trace.run.get("cut_from")) is not None:
             document["cut_from"] = whole_trace
+            # A run's own trace is cut, and rounds that a model ended were not fixed before.
+            is_own = self._start.directory == recorded.path / TRAINING
+            if not is_own and recorded.run.get("stopped") is None:
+                place = os.path.relpath(recorded.path.resolve(), own)
+                document["given"] = {"trace": place, "digest": recorded.digest}
         if groups := self._groups(model["parameters"]):
             document["groups"] = json_of(groups)
         # A repetition on the trace that such a training has left keeps it too.

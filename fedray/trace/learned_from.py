@@ -1,5 +1,6 @@
 """Finds trained runs, the traces that they were trained on, and their scenarios."""
 
+import os
 from pathlib import Path
 
 from fedray.base.errors import InputError, ScenarioError, TraceError
@@ -73,6 +74,18 @@ def trace_of(trained: TrainedRun, given: Trace | str | Path | None = None) -> Tr
             "give that trace",
         )
     return trace
+
+
+def given_trace_of(trained: TrainedRun) -> Trace | None:
+    """Returns the trace of all rounds of a training that stopped (`given` in training.json); None
+    if none was recorded, or if it is not where it was."""
+    given = trained.document.get("given")
+    if given is None:
+        return None
+    place = Path(os.path.normpath(trained.path.resolve() / given["trace"]))
+    if not (place / RUN_FILE).exists() or read_document(place).get("digest") != given["digest"]:
+        return None
+    return Trace.open(place)
 
 
 def scenario_of_trained(trained: TrainedRun, trace: Trace) -> Scenario:

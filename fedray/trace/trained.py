@@ -16,7 +16,7 @@ import io
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NotRequired, Self, TypedDict
@@ -134,7 +134,10 @@ def metric_columns(metrics: Sequence[Metric]) -> list[Column]:
 
 
 _METRICS, _EVALUATED = TypeAdapter(tuple[Metric, ...]), TypeAdapter(Evaluated)
-_BEST, _BEST_KEYS = TypeAdapter(dict[str, str | int]), {"metric", "rounds", "sha256"}
+_FORMS_OF_STOP = {
+    "given": (TypeAdapter(dict[str, str]), {"trace", "digest"}),
+    "best": (TypeAdapter(dict[str, str | int]), {"metric", "rounds", "sha256"}),
+}
 _FORMS = {
     "task_metrics": _METRICS,
     "optimum": TypeAdapter(dict[str, float]),
@@ -182,6 +185,15 @@ class Stopped(TypedDict):
     chosen_by: Literal["public", "clients", "callback"]
     """Origin of the choice: held-out data that are public or of clients, or a callback of the
     user."""
+
+
+class Given(TypedDict):
+    """Trace whose first rounds were trained."""
+
+    trace: str
+    """Its directory, relative to the trained run."""
+    digest: str
+    """Its digest."""
 
 
 def check_stopped(document: Mapping[str, Any], file: Path) -> None:
@@ -233,6 +245,9 @@ class TrainedDocument(TypedDict):
     cut_from: NotRequired[str]
     """Digest of the trace whose first rounds are the trace of this training; absent unless a
     training has stopped before the rounds of its given trace."""
+    given: NotRequired[Given]
+    """The trace of all rounds that could have been trained, if it was complete before a training
+    that stopped, and no model ended it; else absent."""
     best: NotRequired[BestFigures]
     """The best round; absent unless `training.stop` is given or the training has stopped."""
     groups: NotRequired[list[Groups]]
@@ -327,14 +342,11 @@ class TrainedRun(DrawnResult):
             )
         document = _FORM.read(directory)
         _FORM.check(document, directory, verify)
-        if wrong := [name for name, form in _FORMS.items() if not _has_form(document[name], form)]:
+        if wrong := list(_of_another_form(document)):
             problem = f"has values of another form in {', '.join(wrong)}"
             raise TraceCorrupt.at(file, problem, "train again")
         check_stopped(document, file)
-        if not isinstance(document.get("cut_from", ""), str):
-            raise TraceCorrupt.at(file, "has values of another form in cut_from", "train again")
-        best = document.get("best")
-        if best is not None and not _is_best(best, document):
+        if not _is_best(document):
             raise TraceCorrupt.at(file, "has values of another form in best", "train again")
         return cls(directory, document, verify)
 
@@ -836,14 +848,25 @@ class TrainedRunWriter(PartialDirectory):
         return self.publish({**head, **document, "packages": package_versions()})
 
 
-def _is_best(best: Any, document: Mapping[str, Any]) -> bool:
-    """Whether a value is the key `best` of a training.json."""
-    if not (_has_form(best, _BEST) and best.keys() == _BEST_KEYS):
-        return False
-    names = [each["name"] for each in document["task_metrics"]]
-    rounds = best["rounds"]
+def _is_best(document: Mapping[str, Any]) -> bool:
+    """Whether the best round, if there is one, is one of the training's by one of its metrics."""
+    best = document.get("best")
+    if best is None:
+        return True
+    rounds, names = best["rounds"], [each["name"] for each in document["task_metrics"]]
     is_round = isinstance(rounds, int) and 1 <= rounds <= document["rounds"]
     return is_round and best["metric"] in names
+
+
+def _of_another_form(document: Mapping[str, Any]) -> Iterator[str]:
+    """Yields the keys of training.json with values of another form."""
+    yield from (name for name, form in _FORMS.items() if not _has_form(document[name], form))
+    if not isinstance(document.get("cut_from", ""), str):
+        yield "cut_from"
+    for name, (form, keys) in _FORMS_OF_STOP.items():
+        found = document.get(name)
+        if found is not None and not (_has_form(found, form) and found.keys() == keys):
+            yield name
 
 
 def _has_form(value: Any, form: TypeAdapter[Any]) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import fedray
-from fedray.base.errors import TraceCorrupt
+from fedray.base.errors import InputError, TraceCorrupt
 from fedray.mechanisms import Tree
 from fedray.runs.learning import scenario_to_train
 from fedray.trace.learned_from import opened_training
@@ -44,6 +44,41 @@ def test_the_command_has_the_figures_of_the_trace_with_its_mechanism_and_noise(
     text = page.read_text()
     assert "(of the run)" in text
     assert "noise_multiplier = 9.0" in text
+
+
+def test_python_takes_the_training_its_folder_or_its_trace_with_it(trained, tmp_path: Path) -> None:
+    """However it is named, the figures are those of its own noise, and not of the trace's."""
+    trace, own = tmp_path / "trace-0", opened_training(trained)[2]
+    audits = [
+        fedray.audit_trace(trained),
+        fedray.audit_trace(trained.path),
+        fedray.audit_trace(str(trained.path)),
+        fedray.audit_trace(trace, trained=trained),
+        fedray.audit_trace(fedray.Trace.open(trace), scenario=own, trained=trained),
+        fedray.audit_trace(trained, trained=trained),
+    ]
+    (expected,) = fedray.audit_trace(trace, 9.0, mechanism=Tree()).mechanisms
+    (other,) = fedray.audit_trace(trace).mechanisms
+    assert other.noise_multiplier != 9.0
+    for audit in audits:
+        assert audit.is_of_run
+        assert audit.supported_epsilon == expected.enforced.epsilon
+        assert audit.to_json() == audits[0].to_json()
+
+
+def test_a_training_of_another_trace_or_scenario_is_refused(
+    trained, trained_of, trace_of, small, tmp_path: Path
+) -> None:
+    longer = trace_of([[0, 2], [1]], 3)
+    other = trained_of("other", longer, {"accuracy": 0.6}, knows_trace=True)
+    for arguments, more, said in (
+        ((longer,), {"trained": trained}, "was trained on"),
+        ((trained,), {"trained": other}, "is another training than"),
+        ((trained,), {"scenario": small()}, "is not that with which"),
+        ((tmp_path / "trace-0",), {"scenario": small(), "trained": trained}, "is not that with"),
+    ):
+        with pytest.raises(InputError, match=said):
+            fedray.audit_trace(*arguments, **more)
 
 
 def test_a_trace_that_is_gone_or_another_is_refused_in_one_line(

@@ -289,6 +289,7 @@ def test_documents_of_runs_and_trainings_match_their_types(
     command = printed(fedray_command, "train", str(trained.path), "--json")
     best = {"metric": "loss", "rounds": 2, "sha256": "0" * 64}
     stopped = {"reason": "enough", "chosen_by": "public"}
+    given = {"trace": "../whole", "digest": "0" * 64}
     of_metric = GroupMetric(0.5, 0.4, 0.6)
     groups = Groups(
         run="small",
@@ -303,7 +304,7 @@ def test_documents_of_runs_and_trainings_match_their_types(
     ).to_json()
     rare = {"encoding": figures, "best": best, "stopped": stopped, "groups": [groups]}
     rare |= {"cut_from": "0" * 64, "best_metrics": {"evaluation_loss": 0.5, "train_loss": None}}
-    check("fedray train", command, rare)
+    check("fedray train", command, {**rare, "given": given})
     check("Metrics by group", groups)
 
 

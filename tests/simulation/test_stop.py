@@ -4,7 +4,6 @@ A run that ended there for another reason is a simulation whose listener ends it
 """
 
 import json
-import math
 import shutil
 from collections.abc import Callable
 from datetime import date
@@ -42,7 +41,6 @@ from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario, SeveralTasks
 from fedray.scenario.training import Stop
 from fedray.server.learning.best import best_round, why_stopped
-from fedray.studies.compare import PLANNED
 from fedray.trace.model_files import BEST_FILE
 from fedray.trace.reader import Trace
 from fedray.trace.trained import TrainedRun
@@ -136,8 +134,8 @@ def figures_of(audit: Audit) -> list[Any]:
         audit.patterns.rounds.tolist(),
         *(
             (each.name, each.participation, each.sensitivity, each.epsilon, each.rho)
-            for each in (*audit.mechanisms[0].guarantees, audit.mechanisms[0].sampled)
-            if each is not None
+            for each in audit.mechanisms[0].guarantees
+            if each.name != "planned"
         ),
     ]
 
@@ -217,51 +215,6 @@ def test_model_audit_and_ledger_are_those_of_a_run_of_so_many_rounds_whose_plan_
     assert spent[0] == spent[1] == spent[2]
 
 
-def test_a_training_that_stopped_is_compared_with_one_of_the_whole_trace(
-    small, tmp_path: Path
-) -> None:
-    """Each after its own last round, with the privacy of its own rounds, and of all that were planned."""
-    rules = ("participation.max_participations=2", "participation.timer_hours=0.5")
-    scenario = small(*SMALL_MODEL, *rules, "privacy.mechanism={kind='tree'}")
-    trace = simulate(scenario, HERE, tmp_path / "whole")
-    quick = scenario.with_overrides("training.server.momentum=0.5")
-    long = train(trace, scenario, HERE, tmp_path / "long")
-    short = train(trace, quick, HERE, tmp_path / "short", stopping(7))
-    other = train(trace, quick.with_overrides("training.seed=9"), HERE, tmp_path / "b", stopping(4))
-    # What is trained on the trace that the stop has left, and stops before its end.
-    shorter = train(short.trace_path, None, HERE, tmp_path / "c", stopping(3))
-    digests = {each.whole_trace_digest for each in (long, short, other, shorter)}
-    assert digests == {trace.digest}
-    assert len({each.trace_digest for each in (long, short, other, shorter)}) == 4
-    with pytest.raises(InputError, match="give that trace"):
-        fedray.compare_runs([long, short], simulate(small(), HERE, tmp_path / "unlike"))
-    for given in (trace, short.trace_path, None):
-        found = fedray.compare_runs([long, short, other], given)
-        whole, stopped = found.groups
-        assert [each.rounds for each in found.groups] == ["12", "4 to 7 of 12"]
-        assert f"{whole.name} 12, {stopped.name} 4 to 7 of 12" in found.answer
-        assert "rounds" in found.tables()[0].columns
-        (used,) = audit_trace(short.trace_path).mechanisms
-        assert used.planned is not None
-        assert stopped.epsilon == {
-            "observed": used.observed.epsilon,
-            "enforced": used.planned.epsilon,
-        }
-        assert whole.epsilon is not None
-        assert stopped.epsilon is not None
-        assert (whole.epsilon["enforced"] or math.inf) < (stopped.epsilon["enforced"] or 0.0)
-        assert any(PLANNED in each for each in found.warnings)
-        assert stopped.finals("loss")[scenario.training_seed] == short.last_evaluation()["loss"][0]
-        (curve,) = (each for each in found.figures() if each.name == "loss")
-        # A mean over seeds ends with the shortest.
-        assert [each.x.max() for each in curve.series] == [12.0, 4.0]
-    # A run that stopped has no longer trace.
-    run = run_scenario(quick, HERE, tmp_path / "run", stopping(7))
-    assert run.trained is not None
-    with pytest.raises(InputError, match=r"stopped after 7 of 12 rounds, where its trace ends"):
-        fedray.compare_runs([long, run.trained])
-
-
 def test_a_stopped_run_rests_on_all_planned_rounds_and_shows_both(small, tmp_path: Path) -> None:
     """A number of rounds that released models decided has no guarantee of its own."""
     rules = ("participation.max_participations=2", "participation.timer_hours=0.5")
@@ -285,7 +238,11 @@ def test_a_stopped_run_rests_on_all_planned_rounds_and_shows_both(small, tmp_pat
     (of_tree,) = document["mechanisms"]
     named = {each["name"]: each["epsilon"] for each in of_tree["guarantees"]}
     assert named["enforced"] == used.enforced.epsilon
-    assert of_tree["planned"]["epsilon"] == used.planned.epsilon
+    assert of_tree["planned"]["epsilon"] == used.planned.epsilon == named["planned"]
+    assert [each.name for each in audit.guarantees] == list(named)
+    (rests,) = [each for each in document["guarantees"] if each["may_rest_on"]]
+    assert rests["epsilon"] == document["supported_epsilon"]
+    assert f"planned epsilon {both[1]}" in repr(audit)
     assert document["stopped"] == {"reason": "enough", "chosen_by": "callback"}
     # A claim about the rounds done leaves a doubt, and one about all of the plan does not.
     key = {"epsilon": 1000.0, "noise_multiplier": scenario.privacy.noise_multiplier}
@@ -295,6 +252,58 @@ def test_a_stopped_run_rests_on_all_planned_rounds_and_shows_both(small, tmp_pat
     standings = [audit_trace(run, claim=each)._words.standing for each in claims]
     assert standings[0] == "open"
     assert "stopped" not in audit_trace(Trace.open(tmp_path / "ended")).to_json()
+
+
+def test_a_training_on_a_finished_trace_rests_on_all_its_recorded_rounds(
+    small, tmp_path: Path
+) -> None:
+    """Its planned guarantee is the enforced one of a training on all of them; without their trace, that of the rules in any run."""
+    rules = ("participation.timer_hours=0.5",)
+    scenario = small(*SMALL_MODEL, *rules, "privacy.mechanism={kind='tree'}")
+    whole = simulate(scenario, HERE, tmp_path / "whole")
+    enforced = audit_trace(whole).mechanisms[0].enforced
+    trained = train(whole, None, HERE, tmp_path / "trained", stopping(5))
+    assert trained.document["given"] == {"trace": "../whole", "digest": whole.digest}
+    audit, (used,) = audit_trace(trained), audit_trace(trained).mechanisms
+    assert used.planned is not None
+    assert (used.planned.participation, used.planned.rho) == (enforced.participation, enforced.rho)
+    assert audit.supported_epsilon == used.planned.epsilon == enforced.epsilon
+    assert "times of all 12 recorded rounds" in used.planned.reason
+    assert "round_separation" not in audit.verdict
+    assert any("recorded before the training" in each for each in audit.assumptions)
+    # A training that stopped has no less than one over the rounds done.
+    assert (used.planned.epsilon or 0.0) > (used.enforced.epsilon or 0.0)
+    any_run = worst_participation(scenario)
+    assert any_run.max_participations > (used.planned.participation or any_run).max_participations
+    # Who has the short trace only does not know the later times.
+    alone = audit_trace(trained.trace_path).mechanisms[0].planned
+    assert alone is not None
+    assert alone.participation == any_run
+    # A model decided how many rounds the short trace has, so later trainings cannot rest on them.
+    again = train(trained.trace_path, None, HERE, tmp_path / "again", stopping(3))
+    assert "given" not in again.document
+    # A run that stops in step with its training never knew the later times.
+    run = run_scenario(scenario, HERE, tmp_path / "run", stopping(5))
+    assert run.trained is not None
+    assert "given" not in run.trained.document
+    assert audit_trace(run).mechanisms[0].planned == alone
+    # Another form of the record is refused.
+    spoilt = {**trained.document, "given": {"trace": "../whole"}}
+    (spoilt_file := tmp_path / "spoilt" / "training.json").parent.mkdir()
+    spoilt_file.write_text(json.dumps(spoilt))
+    with pytest.raises(TraceCorrupt, match="another form in given"):
+        TrainedRun.open(tmp_path / "spoilt", verify=False)
+    # Another trace in the place of the given one changes nothing.
+    whole.path.rename(tmp_path / "elsewhere")
+    for _ in range(2):
+        audit = audit_trace(trained)
+        found = audit.mechanisms[0].planned
+        assert found is not None
+        assert (found.participation, found.epsilon) == (any_run, alone.epsilon)
+        assert "is not at '../whole' as it was" in found.reason
+        assert "participation.round_separation would" in audit.verdict
+        if not whole.path.exists():
+            ended_at(scenario, 11, whole.path)
 
 
 def test_a_training_stops_when_its_metric_has_not_improved_for_its_patience() -> None:
