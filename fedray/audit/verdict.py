@@ -277,7 +277,8 @@ def on_guarantee(audit: Audit) -> Remark | None:
     if audit.noise is None:
         return Remark("No epsilon: no mechanism and noise multiplier are known.")
     spent = audit.basis.by_name.get("observed")
-    so_much = "" if spent is None else f"; the devices of this trace spent {up(spent.epsilon or 0)}"
+    epsilon = None if spent is None else up(spent.epsilon or 0)
+    so_much = "" if epsilon is None else f"; the devices of this trace spent epsilon {epsilon}"
     if audit.scenario is None:
         return Remark(f"No claim was given, and a log alone supports no guarantee{so_much}.")
     return Remark(f"No epsilon of this trace may be published{so_much}.")

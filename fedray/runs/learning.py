@@ -899,13 +899,13 @@ class _Training:
         best = None
         if self.stopped is not None:
             document["stopped"] = self.stopped
-        if (whole_trace := trace.run.get("cut_from")) is not None:
-            document["cut_from"] = whole_trace
             # A run's own trace is cut, and rounds that a model ended were not fixed before.
             is_own = self._start.directory == recorded.path / TRAINING
             if not is_own and recorded.run.get("stopped") is None:
                 place = os.path.relpath(recorded.path.resolve(), own)
                 document["given"] = {"trace": place, "digest": recorded.digest}
+        if (whole_trace := trace.run.get("cut_from")) is not None:
+            document["cut_from"] = whole_trace
         if groups := self._groups(model["parameters"]):
             document["groups"] = json_of(groups)
         # A repetition on the trace that such a training has left keeps it too.
