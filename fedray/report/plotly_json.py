@@ -36,7 +36,7 @@ LINE = 14
 """Height in pixels of a line of texts above a plot."""
 BESIDE = 9
 """Most characters of a text that stands beside the plot, where it covers nothing."""
-BESIDE_PLOT = 32
+BESIDE_PLOT = 36
 """Characters of a line of the title of the y axis, which is as long as a plot is high."""
 LABEL = 20
 """Characters of a row's label that fit beside a telephone's plot."""

@@ -138,7 +138,7 @@ def test_pairs_of_a_stress_test_are_named_once_and_bounds_are_named() -> None:
         for pair in ("100 to 90", "400 to 300", "400 to 440", "1,000 to 2,001"):
             assert texts.count(pair) == 1
         assert "banded (upper bound)" in texts
-    assert figure.y.title == "Cost at equal epsilon beside the best of its kind (%)"
+    assert figure.y.title == "Cost over the best of its kind (%)"
     assert max(figure.series[-1].y) == pytest.approx(7.3)
     (table,) = stressed().tables()
     column = table.columns.index("cost at equal epsilon")

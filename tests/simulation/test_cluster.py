@@ -224,7 +224,7 @@ def test_content_is_sent_once_and_only_to_those_who_use_it(laden: Scenario) -> N
 @pytest.mark.usefixtures("ray_cluster")
 def test_what_is_sent_is_enough(laden: Scenario, tmp_path: Path, monkeypatch) -> None:
     """Trace, model and metrics are those of a run in one process, to the bit: groups are fixed and sums exact. Shards, trainers and aggregator
-    are sent an object each."""
+    are sent an object each, and the trainers the initial model."""
     import ray
 
     sent, put = [], ray.put
@@ -243,7 +243,7 @@ def test_what_is_sent_is_enough(laden: Scenario, tmp_path: Path, monkeypatch) ->
     assert (there.trained.parameters() == here.trained.parameters()).all()
     for name, column in there.trained.metrics.items():
         assert np.array_equal(column, here.trained.metrics[name], equal_nan=True)
-    assert sent == [Scenario, Scenario, Scenario]
+    assert sent == [Scenario, Scenario, Scenario, np.ndarray]
 
 
 SWEEP = """

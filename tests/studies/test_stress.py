@@ -1432,7 +1432,7 @@ def test_the_verdicts_percentage_is_in_the_printed_table_under_its_name() -> Non
     row = dict(zip(shown.columns, shown.rows[1], strict=True))
     assert row["extra error at z"] == more != row["cost at equal epsilon"] == "+10.0 %"
     (figure,) = (each for each in alone.figures() if each.name == FIGURES[3])
-    assert figure.y.title == "Cost at equal epsilon beside the best of its kind (%), median"
+    assert figure.y.title == "Cost over the best of its kind (%), median"
     said = dict(table.explained)["cost at equal epsilon"]
     assert said.endswith("median over the runs")
     header = next(csv.reader(figure_csv(figure).splitlines()))

@@ -485,7 +485,7 @@ def _figure_title(result: StressResult, key: str) -> str:
         "error": f"{ERRORS[result.loss]} at equal epsilon {given(result.epsilon)}",
         "epsilon": f"Epsilon spent, delta {given(result.delta)}",
         "noise_factor": f"z for epsilon {given(result.epsilon)} over z",
-        "regret": "Cost at equal epsilon beside the best of its kind (%)",
+        "regret": "Cost over the best of its kind (%)",
     }[key]
 
 
