@@ -22,6 +22,27 @@ class Interval(NamedTuple):
 UNKNOWN = Interval(math.nan, math.nan)
 
 
+def ratio_with_error(sums: Float64Array) -> tuple[float, float]:
+    """Returns a metric and its standard error, given the sums of numerators and weights of each
+    cluster, [clusters, 2]. Both are NaN without weight, and the error of a single cluster is.
+
+    The error is that of a ratio estimator whose sampling units are the clusters (Cochran 1977,
+    equation 6.13).
+    """
+    numerators, weights = sums.T
+    clusters, total = weights.size, float(weights.sum())
+    if not total > 0:
+        return math.nan, math.nan
+    ratio = float(numerators.sum()) / total
+    # A single cluster does not show the spread between clusters.
+    if clusters < 2:
+        return ratio, math.nan
+    # Difference of each cluster from its expected numerator, as in Cochran's equation.
+    residuals = numerators - ratio * weights
+    spread = float((residuals**2).sum())
+    return ratio, math.sqrt(spread * clusters / (clusters - 1)) / total
+
+
 def mean_interval(mean: float, error: float, clusters: int) -> Interval:
     """Returns Student's interval of a mean with an estimated standard error, which is unknown for
     fewer than two clusters."""

@@ -11,10 +11,10 @@ import numpy as np
 from fedray.base.arrays import Float64Array
 from fedray.base.document import Document
 from fedray.base.intervals import (
-    UNKNOWN,
     Interval,
     mean_interval,
     quantile_interval,
+    ratio_with_error,
     share_interval,
 )
 from fedray.base.result import Result
@@ -162,14 +162,8 @@ def groups_of(
 def _measured(metric: Metric, sums: Float64Array) -> GroupMetric:
     """Returns a metric with its interval, from the sums of devices [U, 2]."""
     sums = sums[sums[:, 1] > 0]
-    weight = float(sums[:, 1].sum())
-    if not weight > 0:
-        return GroupMetric(math.nan, *UNKNOWN)
-    ratio, devices = float(sums[:, 0].sum()) / weight, len(sums)
-    # As in fedray/server/learning/evaluation.py: Cochran 1977, equation 6.13.
-    residuals = sums[:, 0] - ratio * sums[:, 1]
-    spread = float((residuals**2).sum())
-    error = math.sqrt(spread * devices / (devices - 1)) / weight if devices > 1 else math.nan
+    ratio, error = ratio_with_error(sums)
+    devices, weight = len(sums), float(sums[:, 1].sum())
     if metric.unit.startswith("share"):
         return GroupMetric(ratio, *share_interval(ratio, error, devices, weight))
     ends = mean_interval(ratio, error, devices)

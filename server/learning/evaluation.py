@@ -1,12 +1,12 @@
 """An evaluation that trainers share: each measures some batches, and their sums are added in one
 order, so that no bit depends on the number of trainers."""
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from fedray.base.arrays import Float64Array
+from fedray.base.intervals import ratio_with_error
 from fedray.wire.messages import Evaluation, EvaluationPart, Measured
 from fedray.wire.protocols import Kept, Trainer
 
@@ -43,26 +43,9 @@ def evaluation_of(parts: Sequence[EvaluationPart]) -> Evaluation:
 
 
 def _measured(sums: Float64Array, is_exponential: bool) -> Measured:
-    """Returns value and standard error of a ratio, given its sums [devices, 2].
-
-    The error is that of a ratio estimator whose sampling units are the devices (Cochran 1977,
-    equation 6.13), because the examples of one device are alike.
-    """
-    numerators, weights = sums.T
-    devices = weights.size
-    total = weights.sum()
-    # The metric may count nothing, for example if no device has a word of the vocabulary.
-    if not total > 0:
-        return Measured(math.nan, math.nan)
-    ratio = float(numerators.sum() / total)
-    # A single device does not show the spread between devices.
-    if devices < 2:
-        error = math.nan
-    else:
-        # Difference of each device from its expected numerator, as in Cochran's equation.
-        residuals = numerators - ratio * weights
-        spread = float((residuals**2).sum())
-        error = math.sqrt(spread * devices / (devices - 1)) / float(total)
+    """Returns value and standard error of a metric, given its sums [devices, 2]; a metric may count
+    nothing, for example if no device has a word of the vocabulary."""
+    ratio, error = ratio_with_error(sums)
     if is_exponential:
         # By the delta method: the slope of the exponential is the exponential itself.
         with np.errstate(over="ignore"):

@@ -1,38 +1,17 @@
 """Trainings of one trace of which some stopped early, side by side."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import fedray
 from fedray.audit.auditing import audit_trace
-from fedray.base.errors import InputError, StopTraining
+from fedray.base.errors import InputError
 from fedray.runs.learning import train
 from fedray.runs.pipeline import run_scenario
 from fedray.runs.simulation import simulate
-from fedray.runtime.placement import Placement
 from fedray.studies.compare import PLANNED
-from fedray.wire.messages import Progress, TrainingProgress
-
-HERE = Placement(1, "in-process")
-SMALL_MODEL = (
-    "training.enabled=true",
-    "training.cohort_sample=30",
-    "training.task={kind='quadratic'}",
-    "data={kind='points', dimension=7}",
-    "training.evaluate_every=2",
-)
-
-
-def stopping(rounds: int) -> Callable[[Progress], None]:
-    """A listener that stops a training after some rounds."""
-
-    def listen(progress: Progress) -> None:
-        if isinstance(progress, TrainingProgress) and progress.trained == rounds:
-            raise StopTraining("enough")
-
-    return listen
+from tests.simulation.test_stop import HERE, SMALL_MODEL, stopping
 
 
 def test_a_training_that_stopped_is_compared_with_one_of_the_whole_trace(

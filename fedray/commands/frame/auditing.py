@@ -58,17 +58,17 @@ def audited(
     from fedray.runs.design import mechanism_over
     from fedray.trace.learned_from import is_trained_run, opened_training
 
-    scenario = trained = None
+    trained = None
     if is_trained_run(trace):
-        trained, found, scenario = opened_training(trace)
+        trained, found, _ = opened_training(trace)
         trace = found.path
         print_line(f"training {trained.path}, as it was trained on the trace {trace}", err=True)
     opened = open_checked(trace, verify)
     # A kind such as tree is built for the number of rounds of this trace.
     strategies = [mechanism_over(each, opened.committed_rounds) for each in mechanisms or ()]
     claimed = read_claim(claim) if claim is not None else None
-    options = (noise_multiplier, delta, strategies, claimed, show_devices, scenario, trained)
-    return opened, audit_trace(opened, *options)
+    options = (noise_multiplier, delta, strategies, claimed, show_devices)
+    return opened, audit_trace(opened, *options, trained=trained)
 
 
 def exit_by_claim(audit: Any) -> None:
