@@ -11,7 +11,7 @@ import fedray
 from fedray.base.rounding import up
 from fedray.mechanisms import Tree
 from fedray.report.files import drawn_figure
-from fedray.report.plotly_json import plotly_figure
+from fedray.report.plotly_json import BESIDE_PLOT, plotly_figure
 from fedray.report.terminal import training_text
 from fedray.report.trained_page import trained_figures, trained_page
 
@@ -76,7 +76,7 @@ def test_a_long_title_of_the_y_axis_is_wrapped_to_the_height_of_its_plot(made) -
     title = plotly_figure(long)["layout"]["yaxis"]["title"]["text"]
     lines = title.split("<br>")
     assert len(lines) == 3
-    assert max(len(html.unescape(each)) for each in lines) <= 32
+    assert max(len(html.unescape(each)) for each in lines) <= BESIDE_PLOT
     assert html.unescape(" ".join(lines)) == words
 
 
