@@ -23,7 +23,16 @@ from ..tasks.layout import Named, named, repeated, tensors
 from ..tasks.task import Task
 from .caps import usable_examples
 from .orders import example_orders
-from .steps import CustomSteps, GroupSteps, PlainSteps, Steps, custom_file, is_plain, shortened
+from .steps import (
+    CustomSteps,
+    GroupSteps,
+    PlainSteps,
+    Steps,
+    check_apart,
+    custom_file,
+    is_plain,
+    shortened,
+)
 from .work import WorkOrder, WorkResult
 
 MOST_EXAMPLES_HELD = 8192
@@ -133,6 +142,8 @@ class LocalTraining(_Work[FedAvg]):
     ) -> None:
         super().__init__(table, task, source, seed, rounds)
         self._file = custom_file(table)
+        if self._file is not None:
+            check_apart(self._file, task.shapes, table.learning_rate)
         # New pages would cost as much as a copy of the parameters.
         self._kept: Named = {}
 

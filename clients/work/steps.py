@@ -12,7 +12,7 @@ from torch import Tensor
 from fedray.runtime.devices import own_draws, seed_draws
 from fedray.scenario.python_file import OptimizerFile
 from fedray.scenario.training import CustomOptimizer, FedAvg
-from ..tasks.layout import Named
+from ..tasks.layout import Named, Shapes
 
 SeedOf = Callable[[int, int], int]
 """Returns the seed of the draws of the device at a place, in its step of a number."""
@@ -189,6 +189,32 @@ def is_plain(table: FedAvg) -> bool:
 def custom_file(table: FedAvg) -> OptimizerFile | None:
     """Returns the user's file of a table's optimizer, if it has one. Raises ScenarioError."""
     return OptimizerFile(table.optimizer) if isinstance(table.optimizer, CustomOptimizer) else None
+
+
+def check_apart(file: OptimizerFile, shapes: Shapes, learning_rate: float) -> None:
+    """Raises ScenarioError if the first step of a device depends on the steps of one before it: the
+    update of a device would then depend on data of others, and no sensitivity would hold.
+
+    Args:
+        file: the user's optimizer.
+        shapes: shape of each parameter.
+        learning_rate: learning rate of the steps.
+    """
+    firsts: list[list[Tensor]] = []
+    for _ in range(2):
+        parameters = {name: torch.zeros(1, *shape) for name, shape in shapes.items()}
+        gradients = {name: torch.ones_like(part) for name, part in parameters.items()}
+        steps = CustomSteps(file, parameters, learning_rate, lambda _, step: step)
+        steps.take(parameters, gradients)
+        # A step may give NaN, which would not equal itself.
+        firsts.append([part.nan_to_num() for part in parameters.values()])
+        steps.take(parameters, gradients)
+    if not all(map(torch.equal, *firsts)):
+        raise file.refused(
+            "a device's first step has another result after the steps of another device, whose "
+            "data it would reveal",
+            "keep what changes in `state`, and draw with torch",
+        )
 
 
 def shortened(gradients: Named, most_norm: float) -> Named:

@@ -52,9 +52,12 @@ def called(what: str, call: Callable[[], T], passed_on: tuple[type[Exception], .
         where = _line_of(error, " in line ")
         raise ScenarioError(f"{what} failed{where}: {error}") from None
     except (Exception, SystemExit) as error:
-        where = _line_of(error, " line ") or " it"
-        message = f"{what} failed: {type(error).__name__}: {error}; correct{where}"
-        raise CodeFailed(message) from None
+        remedy = f"correct{_line_of(error, ' line ') or ' it'}"
+        if isinstance(error, NameError) and error.name == "__file__":
+            remedy = (
+                f"a copy runs, which has no path, so write paths out{_line_of(error, ' in line ')}"
+            )
+        raise CodeFailed(f"{what} failed: {type(error).__name__}: {error}; {remedy}") from None
 
 
 def not_installed(what: str, error: ModuleNotFoundError) -> ScenarioError:

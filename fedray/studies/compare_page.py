@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import PurePath
 from typing import Any
 
 import numpy as np
@@ -148,8 +149,15 @@ def _learned(comparison: Comparison) -> str:
     share them."""
     runs = [run for group in comparison.groups for run in group.runs.values()]
     of = [each.document["scenario"] for each in runs]
-    models = {each["training"]["task"]["kind"].replace("_", " ") for each in of}
+    tasks = [each["training"]["task"] for each in of]
+    models = {
+        PurePath(each["file"]).name if "file" in each else each["kind"].replace("_", " ")
+        for each in tasks
+    }
     data = {each["data"]["kind"].replace("_", " ") for each in of}
+    # A user's own task may have data of its own.
+    if any("file" in each for each in tasks):
+        data.clear()
     shares = {(each["training"]["cohort_sample"], each["rounds"]["report_goal"]) for each in of}
     said = f" of the model {models.pop()}" if len(models) == 1 else ""
     said += f" on the data {data.pop()}" if len(data) == 1 else ""

@@ -31,6 +31,7 @@ from fedray.runtime import devices
 from fedray.runtime.devices import device_of, kind_of_device
 from fedray.scenario import Scenario
 from fedray.scenario.clipping import Clip
+from fedray.scenario.python_file import OptimizerFile
 from fedray.scenario.training import CustomServer
 from fedray.trace.checkpoints import prefixed, under
 from fedray.wire.messages import TrainReport
@@ -88,15 +89,23 @@ class ModelAggregator:
         return self._rule.clip(), self._parameters()
 
     def rehearse(self, dimension: int) -> None:
-        """Takes two steps of a user's optimizer, on a model of zeros [D], so that it fails before
-        the training. Raises ScenarioError."""
+        """Takes two steps of a user's optimizer, on a model of zeros [D], the second also after a
+        resumption, so that it fails before the training. Raises ScenarioError."""
         if not isinstance(self._scenario.training.server, CustomServer):
             return
-        optimizer = optimizer_of(self._scenario, dimension, self._device)
+        whole, resumed = (optimizer_of(self._scenario, dimension, self._device) for _ in range(2))
         parameters_D = torch.zeros(dimension, device=self._device)
-        for _ in range(2):
-            optimizer.apply(parameters_D, torch.ones_like(parameters_D), 0)
-        optimizer.load(optimizer.state())
+        whole.apply(parameters_D, torch.ones_like(parameters_D), 0)
+        again_D = parameters_D.clone()
+        resumed.load(whole.state())
+        for optimizer, vector_D in ((whole, parameters_D), (resumed, again_D)):
+            optimizer.apply(vector_D, torch.ones_like(vector_D), 1)
+        # State of a module, say, is in no checkpoint. A step may give NaN, which equals itself here.
+        if not torch.equal(parameters_D.nan_to_num(), again_D.nan_to_num()):
+            raise OptimizerFile(self._scenario.training.server).refused(
+                "its second step has another result in a training that was resumed after the first",
+                "keep what changes in `state`, as tensors or numbers",
+            )
 
     def add(self, total: NDArray[np.int64]) -> None:
         """Adds a trainer's sum [P] of encoded updates to that of the round; or W [P]."""

@@ -11,6 +11,7 @@ import torch
 from scipy import stats
 from torch import nn
 
+from fedray.base.errors import ScenarioError
 from fedray.base.rng import Stream, stream_key
 from fedray.clients.data.source import DamagedExamples, Field
 from fedray.clients.tasks.layout import named
@@ -131,6 +132,32 @@ TABLES = {
     ),
     "few examples": FedAvg(learning_rate=0.3, batch_size=4, epochs=2, max_examples=7),
 }
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_an_optimizer_that_one_device_leaves_changed_to_the_next_is_refused(
+    tmp_path: Path, is_shared: bool
+) -> None:
+    """Gradients of a device would be in the update of another."""
+    kept = "MEANS" if is_shared else "self.state[part]"
+    (tmp_path / "own.py").write_text(
+        "import torch\n\nMEANS = {}\n\nclass Own(torch.optim.Optimizer):\n"
+        "    def __init__(self, parameters, rate):\n"
+        "        super().__init__(parameters, {'lr': rate})\n\n"
+        "    @torch.no_grad()\n    def step(self):\n"
+        "        for number, part in enumerate(self.param_groups[0]['params']):\n"
+        f"            kept = {kept}\n"
+        "            kept[number] = 0.9 * kept.get(number, 0.0) + part.grad\n"
+        "            part.sub_(kept[number], alpha=0.1)\n\noptimizer = Own\n"
+    )
+    own = CustomOptimizer(kind="custom", file=str(tmp_path / "own.py"))
+    table, made = FedAvg(learning_rate=0.1, batch_size=4, local_steps=2, optimizer=own), task()
+    if is_shared:
+        with pytest.raises(ScenarioError, match="after the steps of another device") as raised:
+            computed(table, made, order(made))
+        assert "keep what changes in `state`" in str(raised.value)
+    else:
+        assert computed(table, made, order(made)).updates.any()
 
 
 @pytest.mark.slow

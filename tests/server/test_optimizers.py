@@ -11,6 +11,7 @@ import torch
 
 from fedray.base.errors import ScenarioError
 from fedray.scenario.training import Schedule
+from fedray.server.learning.aggregator import ModelAggregator
 from fedray.server.learning.optimizers import optimizer_of
 from fedray.server.learning.training import greedy_shares
 
@@ -106,6 +107,7 @@ def own(tmp_path: Path, step: str, init: str = "") -> dict:
         ("self.slow[0] += 1", "self.slow = [torch.ones(1)]", "its 'slow' holds a Tensor"),
         ("pass", "self.draws = torch.Generator()", "its 'draws' holds a Generator, which no"),
         ("raise KeyError('m')", "", "step() failed: KeyError: 'm'; correct line 12"),
+        ("print(__file__)", "", "'__file__' is not defined; a copy runs, which has no path"),
         ("import no_such_thing", "", "imports no_such_thing in line 12, which is not installed"),
     ],
 )
@@ -117,6 +119,27 @@ def test_an_optimizer_that_no_checkpoint_restores_is_refused_at_its_first_step(
     with pytest.raises(ScenarioError, match=re.escape(says)) as raised:
         optimizer.apply(torch.zeros(2), torch.ones(2), 0)
     assert "own.py'" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("step", "is_kept"),
+    [
+        ("SUM.append(1); part.sub_(part.grad, alpha=len(SUM))", False),
+        ("own['sum'] = own.get('sum', 0) + 1; part.sub_(part.grad, alpha=own['sum'])", True),
+    ],
+)
+def test_an_optimizer_with_state_in_its_module_is_refused_before_the_training(
+    small, tmp_path: Path, step: str, is_kept: bool
+) -> None:
+    server = own(tmp_path, step)
+    file = tmp_path / "own.py"
+    file.write_text("SUM = []\n" + file.read_text())
+    aggregator = ModelAggregator(with_server(small, server), "cpu")
+    if is_kept:
+        aggregator.rehearse(2)
+    else:
+        with pytest.raises(ScenarioError, match="in a training that was resumed after the first"):
+            aggregator.rehearse(2)
 
 
 def test_everything_that_torch_s_own_optimizers_keep_is_restored(small, tmp_path: Path) -> None:

@@ -201,6 +201,10 @@ def test_a_sweep_with_a_trace_is_for_run_grid_and_one_without_is_not(tmp_path: P
         ({"vary": {"seed": (5, 6)}, "x": "seed"}, "seed: may change who takes part"),
         ({"vary": {"training.seed": (5, 6)}, "x": "training.seed"}, "vary.training.seed: "),
         ({"vary": {RATE: (0.1, 0.1)}}, "a value stands twice"),
+        (
+            {"vary": {RATE: (0.1,), "training.server": {"kind": "adam"}}},
+            'a value of training.server is a table; vary its keys, "training.server.kind"$',
+        ),
         ({"x": "privacy.delta"}, "is not varied"),
         ({"noise_multiplier": 2.0}, "noise_multiplier: has no use"),
     ],

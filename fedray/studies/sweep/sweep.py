@@ -217,10 +217,15 @@ class Sweep(Table):
     def _as_tuples(cls, value: Any) -> Any:
         if not isinstance(value, dict):
             return value
-        return {
+        found = {
             key: tuple(each) if isinstance(each, list | tuple) else (each,)
             for key, each in value.items()
         }
+        for key, each in found.items():
+            if tables := [one for one in each if isinstance(one, dict)]:
+                keys = ", ".join(f'"{key}.{name}"' for name in tables[0])
+                raise ValueError(f"a value of {key} is a table; vary its keys, {keys}")
+        return found
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
