@@ -206,10 +206,12 @@ def shared_trace_of(tmp_path_factory) -> Callable[..., Trace]:
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[None]:
     """One local Ray cluster for all tests that need one; everything is shut down at the end."""
+    from fedray.runtime import session
     from fedray.runtime.placement import Placement
-    from fedray.runtime.session import session
 
-    with session(Placement(object_store_megabytes=200)):
+    with session.session(Placement(object_store_megabytes=200)):
+        # As one of several machines, whose shards are never in the driver.
+        session._joined.clear()
         yield
 
 

@@ -30,6 +30,7 @@ from fedray.runs.differing import differing
 from fedray.runs.sustainable import check_sustainable
 from fedray.runtime.placement import Placement
 from fedray.runtime.reservation import Reservation, looks, reserved, show, where
+from fedray.runtime.session import has_own_cluster
 from fedray.runtime.workers import Pending
 from fedray.scenario import Scenario, SeveralTasks
 from fedray.scenario.content import PythonFile
@@ -381,11 +382,17 @@ class _Simulation:
             about = about_run(scenario, writer.directory)
             own = stack.enter_context(reserved(placement, count, about, say, most_trainers=0))
             history = self._journal.settlements
-            shards = start_shards(scenario.for_shards(), placement, own, history)
+            # Beside the trainers of this machine, which have a process of their own, the shards
+            # need none: the simulation begins while that one starts, and neither waits for the
+            # other's lock of Python.
+            is_here = own is not None and own.trainers > 0 and has_own_cluster()
+            hosts = None if is_here else own
+            shards = start_shards(scenario.for_shards(), placement, hosts, history)
             for shard in shards:
                 stack.callback(shard.worker.close)
             self._shards = sum(shard.shards for shard in shards)
-            logging.getLogger("fedray").info(where(placement, own, self._shards))
+            at = where(placement, own, self._shards, is_here=is_here)
+            logging.getLogger("fedray").info(at)
             if on_start is not None:
                 on_start()
             coordinator = coordinator_of(self._scenario, shards)
@@ -394,7 +401,7 @@ class _Simulation:
             if state:
                 self._take_up(state, coordinator, shards)
             try:
-                self._to_the_end(coordinator, shards, own)
+                self._to_the_end(coordinator, shards, hosts)
                 if isinstance(self._writer, TraceWriter):
                     return self._write_trace(self._writer, 0, coordinator, shards)
                 return self._write_traces(self._writer, coordinator, shards)
@@ -424,7 +431,7 @@ class _Simulation:
                 coordinator.tasks[0].stopped = ended
 
     def _to_the_end(
-        self, coordinator: RoundLoop, shards: Sequence[ShardWorker], own: Reservation | None
+        self, coordinator: RoundLoop, shards: Sequence[ShardWorker], hosts: Reservation | None
     ) -> None:
         """Runs until, for every task, all rounds are committed, the privacy budget is spent, or the
         days are over."""
@@ -432,7 +439,7 @@ class _Simulation:
         self._writer.progress.begin("simulation", committed, self._count)
         # From now on, an interruption leaves a run that can be resumed.
         self._journal.save_if_due(coordinator.state, math.inf)
-        nodes_now = looks(own)
+        nodes_now = looks(hosts)
         for event in coordinator.events():
             # A restarted shard needs every settlement.
             for settlement in event.settlements:

@@ -294,10 +294,12 @@ def looks(reservation: Reservation | None) -> Iterator[Sequence[Node]]:
             yield cluster_nodes()
 
 
-def where(placement: Placement, reservation: Reservation | None, shards: int) -> str:
+def where(
+    placement: Placement, reservation: Reservation | None, shards: int, *, is_here: bool = False
+) -> str:
     """Says what runs where, such as "Ray, local cluster, 2 CPUs: 2 shards, 1 trainer, aggregator on
-    CPU"."""
-    parts = [counted(shards, "shard")]
+    CPU"; `is_here` if the shards are in this process, whatever the trainers."""
+    parts = [f"{counted(shards, 'shard')}{' in this process' if is_here else ''}"]
     if reservation is None:
         why = "" if has_ray() else " (Ray is not installed)"
         return f"in this process{why}: {parts[0]}"

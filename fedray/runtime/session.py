@@ -39,7 +39,7 @@ COMPUTING = ("numba", "numpy", "scipy", "torch")
 """Packages of whose versions the last bits of results may depend."""
 
 _joined: set[str] = set()
-"""Address of the cluster that a `session` of this process has joined."""
+"""Address of the cluster that a `session` of this process has joined or started ("local")."""
 _COMMAND: ContextVar[contextlib.ExitStack | None] = ContextVar("command", default=None)
 
 
@@ -104,7 +104,7 @@ def _connected(placement: Placement, about: Mapping[str, str] | None) -> Iterato
             _start(placement, about, folder)
         else:
             _join(address, about)
-            _joined.add(address)
+        _joined.add(address)
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, on_termination)
         yield
@@ -178,6 +178,11 @@ def _join(address: str, about: Mapping[str, str] | None) -> None:
         if "Version mismatch" in rule:
             remedy = "install the cluster's versions here"
         raise InputError.of("address", address, rule, remedy) from None
+
+
+def has_own_cluster() -> bool:
+    """Whether the cluster of this process is this machine, and was started for this process."""
+    return "local" in _joined
 
 
 def have_code(nodes: Iterable[str]) -> bool:

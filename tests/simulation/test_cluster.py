@@ -2,6 +2,7 @@
 
 import ipaddress
 import json
+import logging
 import os
 import pickle
 import subprocess
@@ -222,11 +223,16 @@ def test_content_is_sent_once_and_only_to_those_who_use_it(laden: Scenario) -> N
 @pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_cluster")
-def test_what_is_sent_is_enough(laden: Scenario, tmp_path: Path, monkeypatch) -> None:
+@pytest.mark.parametrize("is_own", [False, True], ids=["a cluster", "this machine"])
+def test_what_is_sent_is_enough(
+    laden: Scenario, tmp_path: Path, monkeypatch, caplog, is_own: bool
+) -> None:
     """Trace, model and metrics are those of a run in one process, to the bit: groups are fixed and sums exact. Shards, trainers and aggregator
-    are sent an object each, and the trainers the initial model."""
+    are sent an object each, and the trainers the initial model. On a cluster that this process has started, it has the shards."""
     import ray
 
+    caplog.set_level(logging.INFO, "fedray")
+    monkeypatch.setattr("fedray.runs.simulation.has_own_cluster", lambda: is_own)
     sent, put = [], ray.put
     monkeypatch.setattr(ray, "put", lambda value: sent.append(type(value)) or put(value))
     laden = laden.with_overrides(
@@ -243,7 +249,9 @@ def test_what_is_sent_is_enough(laden: Scenario, tmp_path: Path, monkeypatch) ->
     assert (there.trained.parameters() == here.trained.parameters()).all()
     for name, column in there.trained.metrics.items():
         assert np.array_equal(column, here.trained.metrics[name], equal_nan=True)
-    assert sent == [Scenario, Scenario, Scenario, np.ndarray]
+    assert sent == [*[Scenario] * (2 if is_own else 3), np.ndarray]
+    shards = "3 shards in this process, 2 trainers" if is_own else "3 shards, 2 trainers"
+    assert f": {shards}, aggregator on CPU" in caplog.messages[0]
 
 
 SWEEP = """
