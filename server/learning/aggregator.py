@@ -100,7 +100,7 @@ class ModelAggregator:
         resumed.load(whole.state())
         for optimizer, vector_D in ((whole, parameters_D), (resumed, again_D)):
             optimizer.apply(vector_D, torch.ones_like(vector_D), 1)
-        # State of a module, say, is in no checkpoint. A step may give NaN, which equals itself here.
+        # State of a module, say, is in no checkpoint. A step may give NaN, which equals no other.
         if not torch.equal(parameters_D.nan_to_num(), again_D.nan_to_num()):
             raise OptimizerFile(self._scenario.training.server).refused(
                 "its second step has another result in a training that was resumed after the first",
