@@ -19,7 +19,7 @@ import json, os, sys
 from pathlib import Path
 import ray
 from fedray.runtime.placement import Placement
-from fedray.runtime.session import session
+from fedray.runtime.session import has_own_cluster, session
 from tests.simulation.processes import children_of
 parent = Path(sys.argv[1])
 def attempts(token):
@@ -47,6 +47,7 @@ def attempts(token):
     return json.loads(os.read(reading, 1 << 20))
 before = dict(os.environ)
 with session(Placement(object_store_megabytes=100)):
+    assert has_own_cluster()
     (private,) = parent.iterdir()
     folder = Path(ray._private.worker._global_node.get_session_dir_path())
     inside = [each for each in folder.rglob("*") if not each.is_dir()]
@@ -58,6 +59,7 @@ with session(Placement(object_store_megabytes=100)):
         "read by others": attempts(token) if os.geteuid() == 0 else None,
         "in files": [str(each) for each in inside if each.is_file() and token.encode() in each.read_bytes()],
     }
+assert not has_own_cluster()
 found["left"] = [each.name for each in parent.iterdir()]
 found["home"] = [each.name for each in Path.home().iterdir()]
 found["changed"] = [name for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_MODE") if os.environ.get(name) != before.get(name)]

@@ -70,7 +70,7 @@ def test_the_digest_of_the_source_is_that_of_its_installation(tmp_path: Path) ->
 
 JOINED = """
 import os, numpy as np, ray, fedray
-from fedray.runtime.session import one_session
+from fedray.runtime.session import has_own_cluster, one_session
 add(2)
 where = fedray.Placement(backend="ray", address=cluster.address)
 jobs = [400 + i for i in range(8)]
@@ -82,7 +82,7 @@ result = [sum(np.array_equal(first[i], np.tri(n)) for i, n in enumerate(jobs))]
 os.environ["RAY_ADDRESS"] = cluster.address
 with one_session():
     dict(fedray.run_jobs(abs, [1, 2]))
-    result.append(ray.get_runtime_context().gcs_address == cluster.address)
+    result.append(ray.get_runtime_context().gcs_address == cluster.address and not has_own_cluster())
     begun = ray.get_runtime_context().get_job_id()
     dict(fedray.run_jobs(abs, [3, 4], where))
     result.append(ray.get_runtime_context().get_job_id() == begun)
@@ -290,13 +290,21 @@ def test_only_directories_of_this_process_are_searched_by_workers(
     assert paths == ["/b"]
 
 
-def test_an_address_where_nobody_listens_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def unconnected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the process had no cluster, while that of the tests lives on."""
     monkeypatch.setattr("ray.is_initialized", lambda: False)
+    monkeypatch.setattr("ray.shutdown", lambda: None)
+
+
+@pytest.mark.usefixtures("unconnected")
+def test_an_address_where_nobody_listens_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     with pytest.raises(InputError, match=r"address='127.0.0.1:1' cannot be joined"):
         dict(run_jobs(abs, [1]))
 
 
+@pytest.mark.usefixtures("unconnected")
 def test_a_cluster_of_another_python_is_refused_with_what_to_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -305,7 +313,6 @@ def test_a_cluster_of_another_python_is_refused_with_what_to_do(
     from ray._private.utils import check_version_info
 
     of_cluster = {"ray_version": ray.__version__, "python_version": "3.99.0"}
-    monkeypatch.setattr("ray.is_initialized", lambda: False)
     monkeypatch.setattr(sessions, "_probe", lambda address: None)
     monkeypatch.setattr("ray.init", lambda *_, **__: check_version_info(of_cluster, "node h"))
     rule = r"cannot be joined \(Version mismatch: .*Python: 3\.99\.0 .*; install the cluster's versions"
