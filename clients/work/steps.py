@@ -14,6 +14,8 @@ from fedray.scenario.python_file import OptimizerFile
 from fedray.scenario.training import CustomOptimizer, FedAvg
 from ..tasks.layout import Named, Shapes
 
+PROBED_STEPS = 20
+"""Steps in which a user's optimizer must change nothing of its module."""
 SeedOf = Callable[[int, int], int]
 """Returns the seed of the draws of the device at a place, in its step of a number."""
 
@@ -192,8 +194,8 @@ def custom_file(table: FedAvg) -> OptimizerFile | None:
 
 
 def check_apart(file: OptimizerFile, shapes: Shapes, learning_rate: float) -> None:
-    """Raises ScenarioError if the first step of a device depends on the steps of one before it: the
-    update of a device would then depend on data of others, and no sensitivity would hold.
+    """Raises ScenarioError if steps of a device leave something to the next one: the update of a
+    device would then depend on data of others, and no sensitivity would hold.
 
     Args:
         file: the user's optimizer.
@@ -204,11 +206,13 @@ def check_apart(file: OptimizerFile, shapes: Shapes, learning_rate: float) -> No
     for _ in range(2):
         parameters = {name: torch.zeros(1, *shape) for name, shape in shapes.items()}
         gradients = {name: torch.ones_like(part) for name, part in parameters.items()}
-        steps = CustomSteps(file, parameters, learning_rate, lambda _, step: step)
-        steps.take(parameters, gradients)
-        # A step may give NaN, which would not equal itself.
-        firsts.append([part.nan_to_num() for part in parameters.values()])
-        steps.take(parameters, gradients)
+        with file.unchanged():
+            steps = CustomSteps(file, parameters, learning_rate, lambda _, step: step)
+            steps.take(parameters, gradients)
+            # A step may give NaN, which would not equal itself.
+            firsts.append([part.nan_to_num() for part in parameters.values()])
+            for _ in range(PROBED_STEPS):
+                steps.take(parameters, gradients)
     if not all(map(torch.equal, *firsts)):
         raise file.refused(
             "a device's first step has another result after the steps of another device, whose "

@@ -1,10 +1,13 @@
 """Python files of users, run where they are needed."""
 
 import builtins
+import contextlib
+import inspect
+import pickle
 import sys
 import traceback
-from collections.abc import Callable, Mapping
-from types import CodeType, ModuleType
+from collections.abc import Callable, Iterator, Mapping
+from types import CodeType, FunctionType, ModuleType
 from typing import Any, TypeVar
 
 from fedray.base.errors import FedrayError, ScenarioError
@@ -90,14 +93,19 @@ def _line_of(error: BaseException, lead: str) -> str:
     return f"{lead}{lines[-1]}" if lines else ""
 
 
+def _name_of(file: PythonFile) -> str:
+    """Returns the name of a user's module."""
+    # The name contains the digest, so that two versions of a file do not replace each other.
+    return f"{_MODULES}{file.sha256[:12]}"
+
+
 def function_in(file: PythonFile, name: str) -> Callable[..., Any]:
     """Runs a user's file, and returns the function or class of that name in it.
 
     Raises:
         ScenarioError: the code fails, or has no such function.
     """
-    # The name contains the digest, so that two versions of a file do not replace each other.
-    module = ModuleType(f"{_MODULES}{file.sha256[:12]}")
+    module = ModuleType(_name_of(file))
     # Dataclasses and pickle look up the module of a class by its name.
     sys.modules[module.__name__] = module
     try:
@@ -130,6 +138,35 @@ class OptimizerFile:
         self._table = table
         self._name = f"{table.table}.file={table.file!r}: optimizer"
         self._make = function_in(table, "optimizer")
+        own = _name_of(table)
+        self._modules = [
+            module
+            for name, module in sys.modules.items()
+            if name == own or name.startswith(f"{own}.")
+        ]
+
+    @contextlib.contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """Raises ScenarioError if a block changes a variable of the user's modules, or of a class
+        there: neither a checkpoint nor a device of its own has it."""
+        before = self._variables()
+        yield
+        after = self._variables()
+        for name in before.keys() | after.keys():
+            if before.get(name) != after.get(name):
+                raise self.refused(
+                    f"{name!r} of its module changes in a step", "keep what changes in `state`"
+                )
+
+    def _variables(self) -> dict[str, bytes]:
+        """Returns the content of every variable that can be pickled, by name."""
+        found = {}
+        for module in self._modules:
+            for name, value in _variables_of(module.__name__, vars(module)):
+                # Of what cannot be pickled nothing is known.
+                with contextlib.suppress(Exception):
+                    found[name] = pickle.dumps(value)
+        return found
 
     def made(self, parameters: list[Any], learning_rate: float) -> Any:
         """Returns a `torch.optim.Optimizer` of these tensors."""
@@ -152,6 +189,23 @@ class OptimizerFile:
     def refused(self, rule: str, remedy: str) -> ScenarioError:
         """Returns the error for a file that breaks a rule."""
         return ScenarioError.of(f"{self._table.table}.file", self._table.file, rule, remedy)
+
+
+def _variables_of(module: str, names: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yields the variables among names of a user's module, those of its classes, and the defaults of
+    its functions, by name."""
+    for name, value in [*names.items()]:
+        if name.startswith("__") or isinstance(value, ModuleType):
+            continue
+        if isinstance(value, FunctionType):
+            # Torch wraps the step of a class when its first object is made.
+            inner = inspect.unwrap(value)
+            yield name, (inner.__defaults__, inner.__kwdefaults__, vars(inner))
+        elif not isinstance(value, type):
+            yield name, value
+        elif value.__module__ == module:
+            for own, each in _variables_of(module, vars(value)):
+                yield f"{name}.{own}", each
 
 
 def _builtins_with(codes: Mapping[str, CodeType], prefix: str) -> dict[str, Any]:

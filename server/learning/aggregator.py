@@ -31,7 +31,6 @@ from fedray.runtime import devices
 from fedray.runtime.devices import device_of, kind_of_device
 from fedray.scenario import Scenario
 from fedray.scenario.clipping import Clip
-from fedray.scenario.python_file import OptimizerFile
 from fedray.scenario.training import CustomServer
 from fedray.trace.checkpoints import prefixed, under
 from fedray.wire.messages import TrainReport
@@ -39,7 +38,11 @@ from .clip_rule import clip_rule_of
 from .draws import OpenedSums
 from .estimator import estimator_of
 from .noise import NoiseStream, noise_stream
-from .optimizers import optimizer_of
+from .optimizers import CustomStep, optimizer_of
+
+
+PROBED_STEPS = 20
+"""Steps of a user's optimizer before a training."""
 
 
 class ModelAggregator:
@@ -89,22 +92,32 @@ class ModelAggregator:
         return self._rule.clip(), self._parameters()
 
     def rehearse(self, dimension: int) -> None:
-        """Takes two steps of a user's optimizer, on a model of zeros [D], the second also after a
-        resumption, so that it fails before the training. Raises ScenarioError."""
-        if not isinstance(self._scenario.training.server, CustomServer):
+        """Takes steps of a user's optimizer on a model of zeros [D], also after a resumption, so
+        that it fails before the training. Raises ScenarioError."""
+        table = self._scenario.training.server
+        if not isinstance(table, CustomServer):
             return
-        whole, resumed = (optimizer_of(self._scenario, dimension, self._device) for _ in range(2))
+        last, half = self._scenario.rounds.count - 1, PROBED_STEPS // 2
+
+        def step(optimizer: CustomStep, vector_D: torch.Tensor, numbers: range) -> None:
+            for number in numbers:
+                with optimizer.file.unchanged():
+                    optimizer.apply(vector_D, torch.ones_like(vector_D), min(number, last))
+
+        whole, resumed = (
+            CustomStep(table, self._scenario, dimension, self._device) for _ in range(2)
+        )
         parameters_D = torch.zeros(dimension, device=self._device)
-        whole.apply(parameters_D, torch.ones_like(parameters_D), 0)
-        again_D = parameters_D.clone()
+        step(whole, parameters_D, range(half))
         resumed.load(whole.state())
-        for optimizer, vector_D in ((whole, parameters_D), (resumed, again_D)):
-            optimizer.apply(vector_D, torch.ones_like(vector_D), 1)
-        # State of a module, say, is in no checkpoint. A step may give NaN, which equals no other.
+        again_D = parameters_D.clone()
+        step(whole, parameters_D, range(half, PROBED_STEPS))
+        step(resumed, again_D, range(half, PROBED_STEPS))
+        # A step may give NaN, which would not equal itself.
         if not torch.equal(parameters_D.nan_to_num(), again_D.nan_to_num()):
-            raise OptimizerFile(self._scenario.training.server).refused(
-                "its second step has another result in a training that was resumed after the first",
-                "keep what changes in `state`, as tensors or numbers",
+            raise whole.file.refused(
+                "a training that was resumed goes on otherwise than one that was not",
+                "keep what changes in `state`, as tensors or numbers, and draw with torch",
             )
 
     def add(self, total: NDArray[np.int64]) -> None:

@@ -135,13 +135,15 @@ class CustomStep(ServerOptimizer):
 
     A checkpoint has the optimizer's `state`, tensors and numbers, and the numbers among its
     options. Whatever else changes in a step would be lost, so it is refused after that step.
+
+    file: the user's file.
     """
 
     def __init__(
         self, table: CustomServer, scenario: Scenario, dimension: int, device: torch.device
     ) -> None:
         super().__init__(scenario, dimension, device, ())
-        self._file = OptimizerFile(table)
+        self.file = OptimizerFile(table)
         self._seed = scenario.training_seed
         self._is_scheduled = table.schedule != Schedule()
         self._round_index = 0
@@ -167,20 +169,20 @@ class CustomStep(ServerOptimizer):
         if self._is_scheduled:
             for group in self._optimizer.param_groups:
                 if "lr" not in group:
-                    raise self._file.refused(
+                    raise self.file.refused(
                         "its param_groups have no 'lr', which training.server.schedule sets",
                         "leave the schedule out, or name the learning rate 'lr'",
                     )
                 group["lr"] = learning_rate
         # Optimizers descend, and an update is added.
         self._vector.grad = mean_D.neg_()
-        self._file.step(self._optimizer)
+        self.file.step(self._optimizer)
         if self._vector.data_ptr() != parameters_D.data_ptr():
             parameters_D.copy_(self._vector)
         self._check()
 
     def _begin(self) -> None:
-        self._optimizer = self._file.made([self._vector], self._learning_rate)
+        self._optimizer = self.file.made([self._vector], self._learning_rate)
         self._constant = self._unsaved()
 
     def _saved(self) -> Iterator[tuple[str, Any]]:
@@ -209,7 +211,7 @@ class CustomStep(ServerOptimizer):
         remedy = "keep what changes in `state`, as tensors or numbers"
         for name, value in self._saved():
             if not _can_be_saved(value):
-                raise self._file.refused(
+                raise self.file.refused(
                     f"{name.partition('.')[2]!r} in its state is a {type(value).__name__}, which "
                     "no checkpoint can have",
                     remedy,
@@ -217,11 +219,11 @@ class CustomStep(ServerOptimizer):
         for name, values in self._unsaved().items():
             # Other objects may change and stay equal.
             if odd := [each for each in values if not isinstance(each, _FIXED)]:
-                raise self._file.refused(
+                raise self.file.refused(
                     f"its {name!r} holds a {type(odd[0]).__name__}, which no checkpoint has", remedy
                 )
             if values != self._constant.get(name):
-                raise self._file.refused(
+                raise self.file.refused(
                     f"its {name!r} changes in a step, and no checkpoint has it", remedy
                 )
 

@@ -134,14 +134,21 @@ TABLES = {
 }
 
 
-@pytest.mark.parametrize("is_shared", [True, False])
+@pytest.mark.parametrize(
+    ("kept", "says"),
+    [
+        ("MEANS", "'MEANS' of its module changes in a step"),
+        ("HIDDEN()", "after the steps of another device"),
+        ("self.state[part]", ""),
+    ],
+)
 def test_an_optimizer_that_one_device_leaves_changed_to_the_next_is_refused(
-    tmp_path: Path, is_shared: bool
+    tmp_path: Path, kept: str, says: str
 ) -> None:
     """Gradients of a device would be in the update of another."""
-    kept = "MEANS" if is_shared else "self.state[part]"
     (tmp_path / "own.py").write_text(
-        "import torch\n\nMEANS = {}\n\nclass Own(torch.optim.Optimizer):\n"
+        "import torch\n\nMEANS = {}\nHIDDEN = (lambda means: lambda: means)({})\n\n"
+        "class Own(torch.optim.Optimizer):\n"
         "    def __init__(self, parameters, rate):\n"
         "        super().__init__(parameters, {'lr': rate})\n\n"
         "    @torch.no_grad()\n    def step(self):\n"
@@ -152,8 +159,8 @@ def test_an_optimizer_that_one_device_leaves_changed_to_the_next_is_refused(
     )
     own = CustomOptimizer(kind="custom", file=str(tmp_path / "own.py"))
     table, made = FedAvg(learning_rate=0.1, batch_size=4, local_steps=2, optimizer=own), task()
-    if is_shared:
-        with pytest.raises(ScenarioError, match="after the steps of another device") as raised:
+    if says:
+        with pytest.raises(ScenarioError, match=says) as raised:
             computed(table, made, order(made))
         assert "keep what changes in `state`" in str(raised.value)
     else:
