@@ -192,7 +192,7 @@ class OptimizerFile:
 
 
 def _variables_of(module: str, names: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yields the variables among names of a user's module, those of its classes, and the defaults of
+    """Yields the variables among names of a user's module, those of its classes, and defaults of
     its functions, by name."""
     for name, value in [*names.items()]:
         if name.startswith("__") or isinstance(value, ModuleType):

@@ -40,7 +40,6 @@ from .estimator import estimator_of
 from .noise import NoiseStream, noise_stream
 from .optimizers import CustomStep, optimizer_of
 
-
 PROBED_STEPS = 20
 """Steps of a user's optimizer before a training."""
 
