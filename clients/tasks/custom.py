@@ -32,7 +32,7 @@ class CustomTask:
         fields: fields of the scenario's data, which the user's task does not get.
 
     source: data that the task brings; None if it trains on the data of the scenario.
-    alone, uneven, draws: see fedray.clients.tasks.module.ModuleTask; empty for other tasks.
+    alone, uneven, draws, frozen: see fedray.clients.tasks.module.ModuleTask; empty for other tasks.
     """
 
     alone = uneven = ""
@@ -60,6 +60,7 @@ class CustomTask:
             self._refuse("`metrics` must be fedray.wire.messages.Metric objects of different names")
         self.shapes = {name: tuple(map(int, shape)) for name, shape in shapes.items()}
         self.source: ExampleSource | None = getattr(self._task, "source", None)
+        self.frozen = self._task.frozen if isinstance(self._task, ModuleTask) else 0
 
     def initial_parameters(self) -> Vector:
         def call() -> Vector:
