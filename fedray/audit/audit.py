@@ -180,7 +180,7 @@ class Audit(DrawnResult):
     def needs_noise(self) -> bool:
         """Whether rho or epsilon fails under limits with a known sensitivity, so that the claim
         would hold with more noise, its limits corrected."""
-        if self.corrected is None or not self.mechanisms or broken_noise(self.findings):
+        if self.corrected is None or not self.mechanisms or self.other_noise:
             return False
         return any(
             float(each.claimed or 0.0) < (getattr(self.corrected, each.statement) or 0.0)
@@ -212,10 +212,19 @@ class Audit(DrawnResult):
     @property
     def is_of_run(self) -> bool:
         """Whether the run used the first mechanism with this noise; True for a log."""
-        if self.scenario is None or not self.mechanisms:
-            return True
-        own, used = self.scenario.privacy, self.mechanisms[0]
-        return (used.strategy, used.noise_multiplier) == (own.strategy, own.noise_multiplier)
+        return not self.mechanisms or self.was_used(self.mechanisms[0])
+
+    def was_used(self, mechanism: MechanismAudit) -> bool:
+        """Whether the run used a mechanism with its noise; True for a log."""
+        own = None if self.scenario is None else self.scenario.privacy
+        used = mechanism.strategy, mechanism.noise_multiplier
+        return own is None or used == (own.strategy, own.noise_multiplier)
+
+    @property
+    def other_noise(self) -> list[Finding]:
+        """The broken statements about the noise without which figures say nothing of this run."""
+        is_own = self.is_of_run and not self.no_guarantee
+        return broken_noise(self.findings, is_own=is_own)
 
     @cached_property
     def basis(self) -> Basis:
@@ -226,7 +235,7 @@ class Audit(DrawnResult):
         guarantees = (
             [each for _, each in self.mechanisms[0].named] if self.noise is not None else []
         )
-        corrected = None if broken_noise(self.findings) or not guarantees else self.corrected
+        corrected = None if self.other_noise or not guarantees else self.corrected
         return basis_of(guarantees, answers, corrected, self.rests_on)
 
     @cached_property

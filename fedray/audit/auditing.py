@@ -110,9 +110,9 @@ def audit_trace(
             own.
         delta: delta of epsilon, between 0 and 1; default: the run's own, or 1e-10 for a log.
         mechanism: strategy, or several that are audited side by side, in place of the run's own.
-        claim: published claim, with a mechanism, noise multiplier and delta of its own. Default:
-            that which the run had to ensure, if any, with the run's own noise, unless one of the
-            three arguments above is given.
+        claim: published claim, with a mechanism, noise multiplier and delta of its own; figures of
+            a run that trained are at the run's own noise all the same. Default: that which the run
+            had to ensure, if any, unless one of the three arguments above is given.
         show_devices: whether devices of a log are named; else they are shown by a keyed hash.
         scenario: scenario of a training on the trace, whose mechanism, noise and encoding take the
             place of the run's own. Default: that of `trained`.
@@ -137,16 +137,17 @@ def audit_trace(
     if claim is None and not mechanism and noise_multiplier is delta is None:
         ensured = _as_added(_ensured(released), trained_by)
         delta = None if ensured is None else ensured.delta
-    used = _used(opened, scenario or of_run, claim, given, noise_multiplier, delta)
+    own_noise = _of_own_noise(claim, trained_by)
+    used = _used(opened, scenario or of_run, own_noise, given, noise_multiplier, delta)
     patterns = _patterns_of(opened, scenario or of_run)
     names = DeviceNames(opened, show_devices)
     # A claim about more rounds also holds for a run that ended early.
-    judged = claim if ensured is None else ensured.of_rounds(opened.committed_rounds)
+    judged = own_noise if ensured is None else ensured.of_rounds(opened.committed_rounds)
     subject = _Subject(opened, of_run, scenario or of_run, judged, patterns, names)
     try:
         enforced, claimed = _limits(subject)
         audited, exclusions = _audited(subject, used, enforced, claimed)
-        findings, corrected = _judged(subject, enforced, audited)
+        findings, corrected = _judged(subject, claim or judged, enforced, audited)
         if ensured is not None:
             stated = {"rounds": ensured.rounds}
             findings = tuple(
@@ -158,7 +159,8 @@ def audit_trace(
         raise InputError.caused_by(error) from None
     # A claim cannot supply figures for a run without noise.
     known = [] if used.no_guarantee else audited
-    mechanisms = _withdrawn(known, subject.log, findings)
+    has_own_noise = not broken_noise(findings, is_own=own_noise is not claim)
+    mechanisms = _withdrawn(known, subject.log, findings, has_own_noise=has_own_noise)
     stopped_by = (opened.run if trained is None else trained.document).get("stopped")
     if stopped_by is not None and subject.scenario is not None:
         recorded = None if trained is None else _recorded_limits(trained, subject.scenario)
@@ -350,6 +352,18 @@ def _as_added(claim: Claim | None, scenario: Scenario | None) -> Claim | None:
         return claim
     added = scenario.privacy.as_added(claim.mechanism)
     return claim.model_copy(update={"mechanism": added})
+
+
+def _of_own_noise(claim: Claim | None, scenario: Scenario | None) -> Claim | None:
+    """Returns a claim with the mechanism and noise with which a run trained, whatever it claims of
+    them: no figure of the run is at another noise."""
+    # The privacy table of a run without a model says nothing about a release.
+    is_known = scenario is not None and scenario.training.enabled
+    if claim is None or scenario is None or not is_known or scenario.privacy.strategy is None:
+        return claim
+    privacy = scenario.privacy
+    own = {"mechanism": privacy.strategy, "noise_multiplier": privacy.noise_multiplier}
+    return claim.model_copy(update=own)
 
 
 def _used(
@@ -600,12 +614,18 @@ def _with_server_rules(
 
 
 def _judged(
-    subject: _Subject, enforced: Limits, mechanisms: Sequence[MechanismAudit]
+    subject: _Subject,
+    stated: Claim | None,
+    enforced: Limits,
+    mechanisms: Sequence[MechanismAudit],
 ) -> tuple[tuple[Finding, ...], Guarantee | None]:
     """Returns a finding per statement of the claim, and the claim's guarantee with broken
-    statements corrected; neither without a claim."""
+    statements corrected; neither without a claim.
+
+    stated: the claim as it states its noise, which the subject's has of the run.
+    """
     expired = _expired(subject)
-    if subject.claim is None:
+    if subject.claim is None or stated is None:
         return expired, None
     scenario = subject.scenario
     if _releases_more(scenario) or not mechanisms:
@@ -619,6 +639,7 @@ def _judged(
     assert permitted is not None
     findings, corrected = check_claim(
         claim=subject.claim,
+        noise=(stated.mechanism, stated.noise_multiplier),
         used=None if subject.scenario is None else subject.scenario.privacy,
         trace=subject.trace,
         patterns=subject.patterns,
@@ -710,7 +731,11 @@ def persons_with_model(
 
 
 def _withdrawn(
-    mechanisms: list[MechanismAudit], log: ImportedTrace | None, findings: Sequence[Finding]
+    mechanisms: list[MechanismAudit],
+    log: ImportedTrace | None,
+    findings: Sequence[Finding],
+    *,
+    has_own_noise: bool,
 ) -> list[MechanismAudit]:
     """Returns mechanisms without the figures that the trace, the log or the noise does not
     support."""
@@ -723,9 +748,7 @@ def _withdrawn(
         mechanisms = [refuted(each, broken) for each in mechanisms]
     if log is not None:
         return [conditional(each, log) for each in mechanisms]
-    if broken_noise(findings):
-        return [not_of_this_run(each) for each in mechanisms]
-    return mechanisms
+    return mechanisms if has_own_noise else [not_of_this_run(each) for each in mechanisms]
 
 
 def _stopped(

@@ -24,6 +24,7 @@ from fedray.mechanisms.accounting.events import Event, FixedSizeSampled, Gaussia
 from fedray.mechanisms.accounting.sampled import PoissonSampling, sampled_release
 from fedray.mechanisms.accounting.zcdp import rho_of
 from fedray.mechanisms.registry import Identity
+from fedray.mechanisms.strategy import Strategy
 from fedray.scenario.privacy import NO_GUARANTEE, Privacy
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
@@ -35,6 +36,7 @@ LEFT_OUT = "rows of the log that were left out may be participations beyond ever
 def check_claim(
     *,
     claim: Claim,
+    noise: tuple[Strategy, float],
     used: Privacy | None,
     trace: Trace | ImportedTrace,
     patterns: Patterns,
@@ -54,15 +56,16 @@ def check_claim(
     easily.
 
     Args:
-        claim: the claim.
+        claim: the claim; for a run, with the mechanism and noise that the run had.
+        noise: claimed mechanism and noise multiplier.
         used: privacy table of the run; None for a log.
         trace: the trace.
         patterns: rounds of every device.
-        found: sensitivity of the claimed mechanism on this trace.
+        found: sensitivity of the claim's mechanism on this trace.
         limits: enforced limits.
         stated: guarantee of the claimed limits, whether the trace keeps them or not.
-        of_trace: release of this trace, at the claimed noise multiplier.
-        permitted: least noise that the rules permit, at the claimed multiplier.
+        of_trace: release of this trace, at the claim's noise multiplier.
+        permitted: least noise that the rules permit, at the claim's multiplier.
         name_of: function that returns the shown name of a device id.
         ensured: guarantees of the server's sampling or filter, which may support rho and epsilon.
 
@@ -107,7 +110,7 @@ def check_claim(
             finding = statement.by_server(finding, guarantee)
         spent.append(_not_refuted(finding, incomplete) if incomplete else finding)
     noise_findings = [
-        *check_noise(claim.mechanism, claim.noise_multiplier, used),
+        *check_noise(*noise, used),
         *check_trust(claim.trust, used),
     ]
     # A statement must never recommend an observed figure, which no rule ensures.

@@ -125,12 +125,17 @@ class Finding(Document):
         return self.broken_by if self.broken_by_devices is None else self.broken_by_devices
 
 
-def broken_noise(findings: Sequence[Finding]) -> list[Finding]:
-    """Returns the broken statements about mechanism and noise multiplier."""
+def broken_noise(findings: Sequence[Finding], *, is_own: bool) -> list[Finding]:
+    """Returns the broken statements about the noise, without which figures say nothing of a run.
+
+    is_own: whether the figures are at the run's own mechanism and noise multiplier; where it is
+        added may still be another place.
+    """
     return [
         each
         for each in findings
-        if each.statement in NOISE_STATEMENTS and each.verdict is Verdict.BROKEN
+        if each.statement in (("trust",) if is_own else NOISE_STATEMENTS)
+        and each.verdict is Verdict.BROKEN
     ]
 
 
@@ -163,8 +168,9 @@ def headline(findings: Sequence[Finding]) -> str:
     return f"The claim {heads[standing(findings)]}"
 
 
-def clauses(findings: Sequence[Finding]) -> list[str]:
-    """Returns a clause for each statement that does not hold, with the figure that would."""
+def clauses(findings: Sequence[Finding], *, has_noise: bool) -> list[str]:
+    """Returns a clause for each statement that does not hold, with the figure that would, if the
+    figures are at the noise that was added."""
     failing = [
         each
         for each in findings
@@ -173,15 +179,13 @@ def clauses(findings: Sequence[Finding]) -> list[str]:
     ]
     # Statements about participation come first: those about privacy follow from them.
     failing.sort(key=lambda each: each.statement in SPENT_STATEMENTS)
-    # Privacy with the claimed noise is not that of a run with other noise.
-    has_noise = not broken_noise(findings)
     return [_clause(each, has_noise) for each in failing]
 
 
-def verdict_sentences(findings: Sequence[Finding]) -> str:
-    """Returns the verdict on a claim in sentences."""
+def verdict_sentences(findings: Sequence[Finding], *, has_noise: bool) -> str:
+    """Returns the verdict on a claim in sentences; arguments as of `clauses`."""
     unchecked = [each.name for each in findings if each.verdict is Verdict.UNCHECKED]
-    said = (headline(findings), "; ".join(clauses(findings)))
+    said = (headline(findings), "; ".join(clauses(findings, has_noise=has_noise)))
     sentences = [": ".join(filter(None, said))]
     if unchecked:
         sentences.append(f"Not checked: {', '.join(unchecked)}")

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from fedray.audit.assumptions import UNSEEN, Assumption, other_tasks, rounds_source
 from fedray.audit.audit import Audit
-from fedray.audit.findings import FAILING, broken_noise, headline
+from fedray.audit.findings import FAILING, headline
 from fedray.audit.guarantees import Guarantee, true_positive_rate
 from fedray.audit.mechanism_audit import MechanismAudit
 from fedray.audit.observers import OPERATOR
@@ -122,7 +122,7 @@ def privacy_statement(audit: Audit) -> Statement:
         raise InputError(
             f"trace {str(trace.path)!r}: {why}, so there is no privacy to state here; {remedy}"
         )
-    if broken := broken_noise(audit.findings):
+    if broken := audit.other_noise:
         raise InputError(
             f"the claim's {broken[0].statement} is not that of the run ({broken[0].explanation}), "
             "so there is no such statement "

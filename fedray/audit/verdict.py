@@ -19,7 +19,7 @@ from fedray.audit.basis import SECRET_DRAWS, weak_text
 from fedray.audit.claimed import claimed_limits
 from fedray.audit.distribution import frontier_of
 from fedray.audit.evidence import breaches
-from fedray.audit.findings import Verdict, broken_noise, standing, verdict_sentences
+from fedray.audit.findings import Verdict, standing, verdict_sentences
 from fedray.audit.guarantees import Guarantee, Limits, observed, of_limits, shown_pairs, strongest
 from fedray.audit.left_out import worst_case
 from fedray.audit.noise import ServerNoise, released
@@ -111,7 +111,7 @@ class AuditVerdict:
         audit = self.audit
         if audit.corrected is None:
             return ""
-        if noise := broken_noise(audit.findings):
+        if noise := audit.other_noise:
             return noise[0].explanation.removeprefix("no guarantee: ")
         found, limits = audit.basis.guarantee, audit.basis.condition
         if found is None:
@@ -146,7 +146,7 @@ class AuditVerdict:
     def tighter_claim(self) -> str | None:
         """`Audit.would_do`."""
         audit = self.audit
-        if audit.corrected is None or audit.scenario is not None or broken_noise(audit.findings):
+        if audit.corrected is None or audit.scenario is not None:
             return None
         used, most = audit.mechanisms[0], audit.supported_epsilon
         pairs = frontier_of(audit.patterns)
@@ -251,7 +251,9 @@ class AuditVerdict:
 
 def on_claim(audit: Audit) -> Remark | None:
     """Returns a remark on whether the claim holds, and which figures would hold."""
-    return Remark(verdict_sentences(audit.findings)) if audit.findings else None
+    if not audit.findings:
+        return None
+    return Remark(verdict_sentences(audit.findings, has_noise=not audit.other_noise))
 
 
 def on_unchecked_claim(audit: Audit) -> Remark | None:

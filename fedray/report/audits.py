@@ -271,7 +271,7 @@ def guarantees_table(audit: Audit) -> Table:
         "min-sep": lambda row: limit_cells(row[2], audit.findings)[0],
         "part.": lambda row: limit_cells(row[2], audit.findings)[1],
         **_privacy_cells(lambda row: row[2]),
-        "publishable": lambda row: rests_on(row[2], audit),
+        "publishable": lambda row: rests_on(row[2], audit, row[0]),
     }
     return Table.of(
         f"Guarantees{of_one}, {known}, delta {given(first.observed.delta)}",
@@ -352,7 +352,7 @@ def persons_tables(audit: Audit) -> list[Table]:
         "guarantee": lambda row: row[1].name,
         "mechanism": lambda row: row[0].name,
         **_privacy_cells(lambda row: row[1]),
-        "publishable": lambda row: _rests_on_person(row[1], audit),
+        "publishable": lambda row: _rests_on_person(row[1], audit, row[0]),
     }
     person = audit.mechanisms[0].person
     assert person is not None
@@ -384,10 +384,8 @@ def persons_tables(audit: Audit) -> list[Table]:
     ]
 
 
-def _rests_on_person(guarantee: Guarantee, audit: Audit) -> str:
-    if not guarantee.may_rest_on:
-        return "no"
-    return "the model only" if audit.answers else "yes"
+def _rests_on_person(guarantee: Guarantee, audit: Audit, mechanism: MechanismAudit) -> str:
+    return rests_on(guarantee, audit, mechanism) if guarantee.may_rest_on else "no"
 
 
 def _privacy_cells(guarantee_of: Any) -> dict[str, Any]:
@@ -537,11 +535,15 @@ def listed(values: Sequence[int], most: int) -> str:
     return ", ".join([*map(str, values[:most]), *(["..."] if len(values) > most else [])])
 
 
-def rests_on(guarantee: Guarantee, audit: Audit | None = None) -> str:
-    """Returns whether the figures of a `guarantee` may be published, of an `audit` or of a
-    calibration: "yes", "no" or "if enforced"; of a run that also answered a question, "the model
-    only"."""
+def rests_on(
+    guarantee: Guarantee, audit: Audit | None = None, mechanism: MechanismAudit | None = None
+) -> str:
+    """Returns whether the figures of a `guarantee` may be published, of a `mechanism` in an `audit`
+    or of a calibration: "yes", "no", "if enforced", or "if added" at noise that the run did not
+    add; of a run that also answered a question, "the model only"."""
     if guarantee.may_rest_on:
+        if audit is not None and mechanism is not None and not audit.was_used(mechanism):
+            return "if added"
         return "the model only" if audit is not None and audit.answers else "yes"
     conditional = {"claimed", "corrected"}
     # A log does not show whether its limits were enforced.

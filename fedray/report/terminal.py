@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from fedray.audit.assumptions import NOTICED
 from fedray.audit.audit import Audit
 from fedray.audit.calibration import TraceCalibration
-from fedray.audit.findings import broken_noise
 from fedray.audit.guarantees import Guarantee
 from fedray.audit.mechanism_audit import MechanismAudit
 from fedray.audit.several_tasks import ASSUMPTIONS, TasksAudit
@@ -89,7 +88,7 @@ def _verdict(audit: Audit) -> Iterator[Paragraph]:
     epsilon, delta = epsilon_text(audit.supported_epsilon), given(audit.claim.delta)
     value = f"{epsilon} at delta {delta},"
     if audit.supported_epsilon is None:
-        value = "none, because" if broken_noise(audit.findings) else "none:"
+        value = "none, because" if audit.other_noise else "none:"
     said = f"Epsilon that may be published: {value} {audit.supported_by}. {audit.would_do or ''}"
     yield Paragraph("", said.rstrip())
     if audit.without_breakers is not None:

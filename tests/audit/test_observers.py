@@ -66,7 +66,7 @@ from fedray.mechanisms.questions.open_domain import PrefixTree
 from fedray.mechanisms.questions.registry import Devices, Enclave, Local, Server, Shuffled
 from fedray.mechanisms.questions.trust import Budget
 from fedray.mechanisms.registry import BandFHU, Tree
-from fedray.report.audits import observers_table
+from fedray.report.audits import guarantees_table, observers_table
 from fedray.report.figures import malicious_devices
 from fedray.report.page import audit_page
 from fedray.report.terminal import short_audit_text
@@ -716,6 +716,64 @@ def test_a_trust_without_sense_is_refused_in_one_line(
     assert code == 2
     assert reason in err
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    "claimed",
+    [
+        {"mechanism": {"kind": "identity"}, "noise_multiplier": 20.0},
+        {"mechanism": {"kind": "identity"}, "noise_multiplier": 6.5},
+        {"mechanism": {"kind": "tree"}, "noise_multiplier": 7.0},
+    ],
+    ids=["more noise", "less noise", "another mechanism"],
+)
+def test_a_claim_of_other_noise_changes_no_figure_of_a_run(
+    trace_of, small, claimed: dict[str, Any]
+) -> None:
+    """Neither what devices spent nor what observers have, in the table, the findings, the page and the statement."""
+    rules = (
+        "training.enabled=true",
+        "participation.timer_hours=0",
+        "participation.max_participations=2",
+    )
+    trace = trace_of(PATTERNS, 4, small(IDENTITY, *rules))
+    delta = 1e-6
+    own = audit_trace(trace, delta=delta)
+    spent = own.mechanisms[0].observed.epsilon
+    assert spent is not None
+    claim = Claim.model_validate(claimed | {"epsilon": 2.0 * spent, "delta": delta})
+    audit = audit_trace(trace, claim=claim)
+    used = audit.mechanisms[0]
+    assert (used.strategy.kind, used.noise_multiplier, used.is_own) == ("identity", 7.0, True)
+    assert used.observed == own.mechanisms[0].observed
+    assert audit.observers is not None
+    assert own.observers is not None
+    assert [each.epsilon for each in audit.observers] == [each.epsilon for each in own.observers]
+    found = {each.statement: each for each in audit.findings}
+    assert found["epsilon"].found == spent
+    assert f"the devices of this trace spent {up(spent)}" in found["epsilon"].explanation
+    is_other = claimed["noise_multiplier"] > 7.0 or claimed["mechanism"]["kind"] == "tree"
+    assert audit.claim_holds is not is_other
+    if is_other:
+        assert "The claim does not hold" in audit.verdict
+    # What the rules and the noise of the run ensure may be published, whatever is claimed.
+    assert audit.supported_epsilon is not None
+    assert audit.supported_epsilon >= spent
+    statement = privacy_statement(audit).summary
+    assert "another mechanism or noise" not in statement
+    assert f"({up(audit.supported_epsilon)}, " in statement
+
+
+def test_figures_at_noise_that_was_not_added_are_published_if_it_is_added(trace_of, small) -> None:
+    rules = (
+        "training.enabled=true",
+        "participation.timer_hours=0",
+        "participation.max_participations=2",
+    )
+    trace = trace_of(PATTERNS, 4, small(IDENTITY, *rules))
+    audit = audit_trace(trace, noise_multiplier=9.0)
+    assert audit.supported_epsilon is None
+    assert {row[-1] for row in guarantees_table(audit).rows} == {"no", "if added"}
 
 
 def test_a_claim_about_a_run_is_held_against_its_trust(trace_of, small) -> None:

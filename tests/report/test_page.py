@@ -157,7 +157,9 @@ def test_the_mechanism_is_shown_with_its_parameters_and_whose_it_is(
     assert "(of the run)" in words(trained_page)
     claim = Claim(mechanism=Tree(), noise_multiplier=4.0, rho=1.0)
     claimed = words(audit_page(audit_trace(trained, claim=claim)))
-    assert "Mechanism: tree (claimed)" in claimed
+    # No figure of a run is at noise that it did not add.
+    assert "Mechanism: blt (of the run)" in claimed
+    assert "mechanism is blt, not tree" in claimed
 
 
 def test_a_trace_without_a_mechanism_still_shows_its_participation(trained, trained_audit) -> None:
