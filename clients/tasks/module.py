@@ -189,10 +189,11 @@ class ModuleTask:
         examples: function that gives all examples of a device, as in FunctionSource, or a source;
             None for the data of the scenario.
         loss: mean loss, a scalar, of the outputs and targets of one device's batch.
-        accuracy: accuracy [B] of outputs and targets; by default the share of correct classes.
+        accuracy: function of outputs and targets that gives values [B], or numerators and weights
+            [B] of which the metric is the ratio of sums, such as correct words and words; by
+            default the share of correct classes, padding among them.
         metrics: names and units of loss and accuracy.
-        further: more metrics, each with a function of outputs and targets that gives values [B], or
-            numerators and weights [B] of which the metric is the ratio of sums.
+        further: more metrics, each with such a function.
 
     alone: why devices train one at a time; empty if they train together. Known after `choose`.
     uneven: that the loss is not a mean over examples, in a sentence; empty if it seems one.
@@ -211,7 +212,7 @@ class ModuleTask:
         module: nn.Module,
         examples: Callable[[int], GivenExamples] | ExampleSource | None,
         loss: Callable[[Tensor, Tensor], Tensor],
-        accuracy: Callable[[Tensor, Tensor], Tensor] = is_correct,
+        accuracy: Callable[[Tensor, Tensor], Score] = is_correct,
         metrics: tuple[Metric, Metric] = (
             Metric("loss", "", "lower"),
             Metric("accuracy", "share of targets", "higher"),
@@ -232,12 +233,11 @@ class ModuleTask:
         self._module = module
         self._switched = [part for part in module.modules() if part.training]
         self._loss = loss
-        self._accuracy = accuracy
         if not all(isinstance(each, Metric) for each in further):
             raise InputError(
                 "further: its keys must be of fedray.Metric; give {Metric(..): function}"
             )
-        self._further = dict(further)
+        self._scores = {metrics[1]: accuracy, **further}
         self.metrics: tuple[Metric, ...] = *metrics, *further
         self._names = [metric.name for metric in self.metrics]
         if repeated_names := {each for each in self._names if self._names.count(each) > 1}:
@@ -373,8 +373,7 @@ class ModuleTask:
     def measure(self, parameters: Parameters, batch: Batch) -> Measures:
         inputs, targets = _pair(batch)
         losses: list[Tensor] = []
-        accuracies: list[Tensor] = []
-        others: dict[str, list[tuple[Tensor, Tensor]]] = {each.name: [] for each in self._further}
+        scored: dict[str, list[tuple[Tensor, Tensor]]] = {each.name: [] for each in self._scores}
         for g in range(len(inputs)):
             self._prepare(parameters)
             own = _of_device(parameters, g)
@@ -387,18 +386,13 @@ class ModuleTask:
                 pairs = zip(outputs.split(1), targets[g].split(1), strict=True)
                 of_examples = [self._loss_value(output, target) for output, target in pairs]
             losses.append(torch.stack(of_examples))
-            accuracies.append(_scored(self._accuracy, outputs, targets[g]))
-            for metric, score in self._further.items():
-                others[metric.name].append(
+            for metric, score in self._scores.items():
+                scored[metric.name].append(
                     _weighted(metric, _scored(score, outputs, targets[g]), len(outputs))
                 )
         weights = torch.ones(inputs.shape[:2], device=inputs.device)
-        loss, accuracy, *_ = self._names
-        found: Measures = {
-            loss: (torch.stack(losses), weights),
-            accuracy: (torch.stack(accuracies).view_as(weights), weights),
-        }
-        for name, scores in others.items():
+        found: Measures = {self._names[0]: (torch.stack(losses), weights)}
+        for name, scores in scored.items():
             numerators, of_examples = zip(*scores, strict=True)
             found[name] = torch.stack(numerators), torch.stack(of_examples)
         return found
@@ -471,7 +465,7 @@ def _weighted(metric: Metric, score: Any, count: int) -> tuple[Tensor, Tensor]:
             _described(p) if isinstance(p, Tensor) else type(p).__name__ for p in parts
         )
         raise InputError.of(
-            "further",
+            "metric",
             metric.name,
             f"gave {found} for {count} examples",
             "give a tensor with a value for each example, [B], or two",

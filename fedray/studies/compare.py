@@ -41,7 +41,7 @@ from fedray.studies.reach import Reach, reach_of
 from fedray.trace.learned_from import open_trained, scenario_of_trained, trace_of
 from fedray.trace.reader import Trace
 from fedray.trace.trained import TrainedRun, metric_of_answer
-from fedray.wire.messages import Measured, Metric
+from fedray.wire.messages import Evaluated, Measured, Metric
 
 PAIRED = (
     "The interval of a mean is mostly the spread between seeds, which draw their own data and "
@@ -404,9 +404,8 @@ class Comparison(DrawnResult):
                 says = f"The seeds tell {pair} apart on these held-out devices, not on others"
             found.append(
                 f"{says}: their difference is below {self._deviations(self.metric.name):.2f} "
-                "standard errors of two evaluations, taken as independent; raise "
-                "training.evaluation_devices or, if the data has no more clients, "
-                "training.evaluation_examples."
+                "standard errors of two evaluations, taken as independent; "
+                f"{_more_data(self.groups[0].first.evaluated)}."
             )
         about: dict[str, list[str]] = {}
         for group in self.groups:
@@ -578,6 +577,15 @@ class Comparison(DrawnResult):
     def __repr__(self) -> str:
         runs = sum(len(group.runs) for group in self.groups)
         return f"<Comparison of {runs} runs: {self.answer}>"
+
+
+def _more_data(evaluated: Evaluated) -> str:
+    """Returns how a model is evaluated on more held-out examples."""
+    if evaluated.devices < evaluated.held_out_devices:
+        return "raise training.evaluation_devices"
+    if evaluated.examples < evaluated.available:
+        return "raise training.evaluation_examples"
+    return "all held-out examples are used, so hold out more of them"
 
 
 def compare_runs(

@@ -345,7 +345,7 @@ def test_losses_of_another_shape_are_refused_where_devices_train_one_at_a_time(
 
 OF_ONE = """
 import torch
-from fedray.clients.tasks.module import ModuleTask
+from fedray.clients.tasks.module import ModuleTask, is_correct
 
 def task(seed):
     module = torch.nn.Sequential(torch.nn.RReLU(), torch.nn.Linear(3, 1))
@@ -492,11 +492,26 @@ def classes(device: int) -> tuple[np.ndarray, np.ndarray]:
     return draws.standard_normal((count, 6), np.float32), draws.integers(0, 5, count)
 
 
-def test_any_number_of_metrics_are_those_of_plain_torch_on_the_same_examples() -> None:
+def halves(scores: Any, targets: Any) -> Any:
+    """Correct classes and weights of examples; those of class 0 count half."""
+    weights = torch.where(targets == 0, 0.5, 1.0)
+    return (scores.argmax(dim=1) == targets) * weights, weights
+
+
+def _ratio(score: Any) -> Any:
+    numerators, weights = score if isinstance(score, tuple) else (score, torch.ones_like(score))
+    return numerators.sum() / weights.sum()
+
+
+@pytest.mark.parametrize("accuracy", [is_correct, halves])
+def test_any_number_of_metrics_are_those_of_plain_torch_on_the_same_examples(
+    accuracy: Any,
+) -> None:
     torch.manual_seed(0)
     module = nn.Linear(6, 5)
     source: Any = FunctionSource(classes)
-    task = ModuleTask(module, source, nn.functional.cross_entropy, further=FURTHER)
+    loss = nn.functional.cross_entropy
+    task = ModuleTask(module, source, loss, accuracy, further=FURTHER)
     part = evaluate(task, source, Training(evaluation_devices=30), task.initial_parameters())
     found = evaluation_of([part])
     examples = [classes(int(FIRST_HELD_OUT) + device) for device in range(30)]
@@ -508,7 +523,7 @@ def test_any_number_of_metrics_are_those_of_plain_torch_on_the_same_examples() -
     numerators, weights = entropy(scores, targets)
     expected = {
         "loss": nn.functional.cross_entropy(scores, targets),
-        "accuracy": (scores.argmax(dim=1) == targets).float().mean(),
+        "accuracy": _ratio(accuracy(scores, targets)),
         "top3": top3(scores, targets).mean(),
         # Numerators are added up as they are given.
         "entropy": numerators.sum() / weights.sum(),
@@ -527,11 +542,11 @@ def test_any_number_of_metrics_are_those_of_plain_torch_on_the_same_examples() -
         ),
         (
             {fedray.Metric("mean", "", "lower"): lambda scores, targets: scores.mean()},
-            r"^further='mean' gave float32 \[\] for \d+ examples; give a tensor with a value for each",
+            r"^metric='mean' gave float32 \[\] for \d+ examples; give a tensor with a value for each",
         ),
         (
             {fedray.Metric("list", "", "lower"): lambda scores, targets: [1.0] * len(targets)},
-            "^further='list' gave list for",
+            "^metric='list' gave list for",
         ),
         ({"top3": top3}, "^further: its keys must be of fedray.Metric"),
     ],
