@@ -91,6 +91,9 @@ def _epsilon(audit: Audit | None) -> Iterator[tuple[str, str]]:
         is_exact = one is not None and one.is_exact and found.name != "sampled"
         kind = f"{found.name}, {'exact' if is_exact else 'an upper bound'}"
         rest = "" if found.may_rest_on else "; not for publication"
+        # A model on a sample of the devices has less noise than this figure is about.
+        if audit is not None and audit.scenario is not None and audit.scenario.trains_a_sample:
+            rest += "; of a deployment whose rounds train whole, not of this model"
         yield f"epsilon at delta {given(found.delta)}: {kind}{rest}", up(found.epsilon)
 
 

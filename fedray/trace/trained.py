@@ -638,7 +638,7 @@ class TrainedRun(DrawnResult):
             ["rounds", f"{rounds}, {_devices_of_a_round(document['scenario'])} in each{why}"],
             ["task", f"{_task_name(document['scenario']['training'])}, seed {document['seed']}"],
             ["loss", loss],
-            ["parameters", _parameter_counts(document)],
+            ["parameters", f"{_parameter_counts(document)}; {self.bytes_per_upload:,} bytes up"],
         ]
         rows += _clip_norm_rows(self.metrics["clip_norm"])
         if math.isfinite(self.clipped_share):

@@ -44,9 +44,9 @@ def test_every_accuracy_says_its_examples_and_devices(
     assert made.sample == said
     rows = dict(made.rows())
     trained = sum(math.prod(each) for each in made.document["parameters"].values())
-    assert rows["parameters"] == f"{trained:,} trained"
+    assert rows["parameters"] == f"{trained:,} trained; {made.bytes_per_upload:,} bytes up"
     made.document["frozen_parameters"] = 32_512
-    assert dict(made.rows())["parameters"] == f"{trained:,} trained, 32,512 frozen"
+    assert dict(made.rows())["parameters"].startswith(f"{trained:,} trained, 32,512 frozen; ")
     assert rows["held-out accuracy"] == f"0.4000 share of words, standard error 0.0100, on {said}"
     page = trained_page(made)
     assert f"Accuracy 0.4000 on {said}, after 4 rounds." in page
@@ -111,7 +111,7 @@ def test_the_page_begins_with_the_epsilon_of_the_audit_and_the_last_metrics(
     broken = trained_page(
         trained_of("b", trace_of(patterns, 4), {"accuracy": 0.4}, *noise, knows_trace=True)
     )
-    assert ": observed, exact; not for publication</span>" in broken
+    assert ": observed, exact; not for publication; of a deployment whose rounds" in broken
     moved = tmp_path / "far" / "away" / "model"
     shutil.copytree(made.path, moved)
     lost = trained_page(fedray.TrainedRun.open(moved))
