@@ -160,7 +160,7 @@ def test_the_mechanism_is_shown_with_its_parameters_and_whose_it_is(
     # No figure of a run is at noise that it did not add.
     assert "(of the run)" in claimed
     assert "(claimed)" not in claimed
-    assert "mechanism is blt, not tree" in claimed
+    assert "blt, not tree" in claimed
 
 
 def test_a_trace_without_a_mechanism_still_shows_its_participation(trained, trained_audit) -> None:
