@@ -1,6 +1,8 @@
 """Evaluation: the metrics of a model on the data of held-out devices, batch by batch."""
 
 import contextlib
+import hashlib
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
@@ -9,6 +11,7 @@ import torch
 
 from fedray.base.arrays import Float64Array
 from fedray.base.errors import InputError
+from fedray.base.rounding import counted
 from fedray.runtime import devices
 from fedray.scenario.training import Training
 from fedray.wire.messages import Evaluated, EvaluationPart
@@ -74,6 +77,47 @@ def used_of(
     order = by_examples[np.count_nonzero(used == 0) :]
     data = Evaluated(int(used.sum()), int(held.sum()), order.size, of)
     return device_ids[order], used[order], data
+
+
+def repeated(source: ExampleSource, training: Training) -> str:
+    """Returns a sentence if half of the evaluated devices or more repeat the examples of others,
+    which standard errors between devices take for independent; else empty."""
+    device_ids, counts, _ = held_out(source, training)
+    if device_ids.size < 2:
+        return ""
+    try:
+        first = source.examples(device_ids, np.zeros((device_ids.size, 1), np.int64))
+        # Nearly all data differ here already, so that hardly any is read twice.
+        begins = [
+            (count, *(part[place].tobytes() for part in first.values()))
+            for place, count in enumerate(counts.tolist())
+        ]
+        often = Counter(begins)
+        contents = {
+            _digest(source, device_ids[place : place + 1], each[0]) if often[each] > 1 else each
+            for place, each in enumerate(begins)
+        }
+    except DamagedExamples:
+        # The evaluation says so.
+        return ""
+    count = device_ids.size
+    if 2 * len(contents) > count:
+        return ""
+    return (
+        f"the {counted(count, 'held-out device')} have only {counted(len(contents), 'set')} of "
+        "examples, so standard errors are too small; give each id from 2^40 on its own share, or "
+        f"set training.evaluation_devices={len(contents)}"
+    )
+
+
+def _digest(source: ExampleSource, device_id: Ids, count: int) -> bytes:
+    """Returns a digest of the first examples of a device [1]."""
+    found = hashlib.sha256()
+    for begin in range(0, count, EXAMPLES_AT_ONCE):
+        positions = np.arange(begin, min(begin + EXAMPLES_AT_ONCE, count))[None, :]
+        for part in source.examples(device_id, positions).values():
+            found.update(part.tobytes())
+    return found.digest()
 
 
 def examples_used(held: Integers, most: int | None) -> Integers:

@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedray.base.errors import InputError
+from fedray.wire.messages import Metric
 from ..data.source import FIRST_HELD_OUT, Examples, ExampleSource, Ids
 from .custom import seeded
 from .gradients import gradients_of
@@ -27,9 +29,15 @@ APART = 0.01
 """Standard deviation between the parameters of devices: far above TOLERANCE, and small enough to
 keep a model within its range."""
 _COMPARED = 200
+_SEARCHED = 100
+"""Examples of a device among which one with a weight is looked for."""
 
 
-def check_task(make: Callable[[int], tuple[Any, Any]]) -> None:
+def check_task(
+    make: Callable[[int], tuple[Any, Any]],
+    devices: int | None = None,
+    held_out_devices: int | None = None,
+) -> None:
     """Checks a task and the data of its devices against the rules on which training relies.
 
     The data is read for devices together, and one by one backwards from a second source. Modules
@@ -41,33 +49,49 @@ def check_task(make: Callable[[int], tuple[Any, Any]]) -> None:
     Args:
         make: function from a seed to a new task (`fedray.clients.tasks.task.Task`) and its data
             (`fedray.clients.data.source.ExampleSource`); without a task, only the data is checked.
+        devices: number of devices of the population, at least 2: only these are asked for. Default:
+            any below 2^40.
+        held_out_devices: the same of held-out devices, at least 1. Default: those of the data.
 
     Raises:
         AssertionError: broken rule, with the values that break it.
+        InputError: a number of devices is too small.
     """
+    for name, given, least in (("devices", devices, 2), ("held_out_devices", held_out_devices, 1)):
+        if given is not None and given < least:
+            raise InputError.of(
+                name, given, f"must be at least {least}", "raise it, or leave it out"
+            )
+    device_ids = DEVICES
+    if devices is not None:
+        device_ids = np.unique(np.linspace(0, devices - 1, DEVICES.size).astype(np.uint64))
+    population = np.arange(min(devices or _COMPARED, _COMPARED), dtype=np.uint64)
     task, source = seeded(make, SEED)
     other, other_source = seeded(make, SEED)
     no_data = "make() must return data too; a task of recorded data needs some for the check"
     _demand(source is not None, no_data, source)
-    _check_data(source, other_source)
+    most = source.held_out_devices if held_out_devices is None else held_out_devices
+    held_out = FIRST_HELD_OUT + np.arange(min(most, source.held_out_devices, 20), dtype=np.uint64)
+    _check_data(source, other_source, device_ids)
+    _check_held_out(source, held_out, population)
     if task is None:
         return
     flat = task.initial_parameters()
     size = size_of(task.shapes)
     is_flat = flat.dtype == np.float32 and flat.shape == (size,) and np.isfinite(flat).all()
     _demand(is_flat, "initial_parameters() must be as many finite float32 as `shapes` say", flat)
-    case = _Case.of(task, source)
+    case = _Case.of(task, source, device_ids)
     with _without_dropout(task), _without_dropout(other):
         _check_repeats(case, other)
         _check_losses(case)
         _check_slopes(case)
         _check_means(case)
-        _check_measures(case)
+        _check_measures(case, source, population)
 
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """A task, examples of DEVICES, and parameters [G, *shape] in three variants."""
+    """A task, examples of devices [G], and parameters [G, *shape] in three variants."""
 
     task: Task
     batch: Named
@@ -79,42 +103,48 @@ class _Case:
     """The same parameters for each device, away from the initial ones."""
 
     @classmethod
-    def of(cls, task: Task, source: ExampleSource) -> "_Case":
-        counts = source.examples_on(DEVICES)
+    def of(cls, task: Task, source: ExampleSource, device_ids: Ids) -> "_Case":
+        counts = source.examples_on(device_ids)
         # A device with fewer examples repeats them.
-        batch = tensors(source.examples(DEVICES, np.arange(BATCH)[None, :] % counts[:, None]))
+        batch = tensors(source.examples(device_ids, np.arange(BATCH)[None, :] % counts[:, None]))
         one = named(torch.from_numpy(task.initial_parameters())[None, :].clone(), task.shapes)
-        start = repeated(one, DEVICES.size)
-        same = repeated(_moved(one), DEVICES.size)
+        start = repeated(one, device_ids.size)
+        same = repeated(_moved(one), device_ids.size)
         return cls(task, batch, start, _moved(start), same)
+
+    @property
+    def devices(self) -> int:
+        """Number of devices, G."""
+        return next(iter(self.batch.values())).shape[0]
 
 
 def _without_dropout(task: Any) -> AbstractContextManager[None]:
     return task.evaluating() if isinstance(task, ModuleTask) else nullcontext()
 
 
-def _check_data(source: ExampleSource, other: ExampleSource) -> None:
-    counts = source.examples_on(DEVICES)
-    is_counted = counts.dtype == np.int64 and counts.shape == DEVICES.shape
-    rule = f"examples_on() must be int64 above 0 for the devices {DEVICES.tolist()}"
+def _check_data(source: ExampleSource, other: ExampleSource, device_ids: Ids) -> None:
+    counts = source.examples_on(device_ids)
+    is_counted = counts.dtype == np.int64 and counts.shape == device_ids.shape
+    rule = f"examples_on() must be int64 above 0 for the devices {device_ids.tolist()}"
     _demand(is_counted and (counts > 0).all(), rule, counts)
     positions = np.append(3 * np.arange(5)[None, :] % counts[:, None], counts[:, None] - 1, axis=1)
-    together = source.examples(DEVICES, positions)
+    together = source.examples(device_ids, positions)
     _check_form(source, together)
     rule = "an example must be a function of only the scenario, the device id and the position"
-    _same(source.examples(DEVICES, positions), together, rule)
+    _same(source.examples(device_ids, positions), together, rule)
     # Each example by itself, the last first: neither the group nor the order may matter.
     for g, b in reversed(list(np.ndindex(positions.shape))):
-        device = DEVICES[g : g + 1]
+        device = device_ids[g : g + 1]
         alone = other.examples(device, positions[g : g + 1, b : b + 1])
         _same(_at(_at(alone, 0), 0), _at(_at(together, g), b), rule)
         count = other.examples_on(device)
         _demand(count[0] == counts[g], "a count must depend on only the device id", count)
-    held_out = FIRST_HELD_OUT + np.arange(min(source.held_out_devices, 20), dtype=np.uint64)
+
+
+def _check_held_out(source: ExampleSource, held_out: Ids, population: Ids) -> None:
     held_out = held_out[source.examples_on(held_out) > 0]
     _demand(held_out.size, "`held_out_devices` must count devices with data", held_out)
     _check_form(source, source.examples(held_out, np.zeros((held_out.size, 1), np.int64)))
-    population = np.arange(_COMPARED, dtype=np.uint64)
     trained = {_content(source, each) for each in population[source.examples_on(population) > 0]}
     shared = [each for each in held_out if _content(source, each) in trained]
     rule = "held-out devices must have data of their own (id % n gives them that of others)"
@@ -165,11 +195,11 @@ def _check_losses(case: _Case) -> None:
     rule = "row g of every tensor must belong to device g (no sum or mean over the first axis): "
     for parameters in (case.start, case.own):
         losses, gradients = gradients_of(case.task, parameters, case.batch)
-        is_finite = losses.shape == (DEVICES.size,) and torch.isfinite(losses).all()
+        is_finite = losses.shape == (case.devices,) and torch.isfinite(losses).all()
         _demand(is_finite, "losses() must be a finite loss for each device", losses)
         for name, part in gradients.items():
             _demand(torch.isfinite(part).all(), f"the gradient of {name!r} must be finite", part)
-        for g in range(DEVICES.size):
+        for g in range(case.devices):
             loss, gradient = gradients_of(case.task, _of(parameters, g), _of(case.batch, g))
             _close(loss, losses[g : g + 1], rule + "losses()")
             for name, part in gradient.items():
@@ -220,18 +250,15 @@ def _check_means(case: _Case) -> None:
     _demand(((losses >= least) & (losses <= largest)).all(), rule, losses)
 
 
-def _check_measures(case: _Case) -> None:
+def _check_measures(case: _Case, source: ExampleSource, population: Ids) -> None:
     measured = _measured(case.task, case.own, case.batch)
     names = {metric.name for metric in case.task.metrics}
     _demand(set(measured) == names, "measure() must give what `metrics` names", sorted(measured))
-    for name, (numerators, weights) in measured.items():
-        shape = (DEVICES.size, BATCH)
-        is_sound = numerators.shape == weights.shape == shape
-        is_sound = is_sound and torch.isfinite(numerators).all() and torch.isfinite(weights).all()
-        is_sound = is_sound and (weights >= 0).all() and (weights > 0).any()
-        rule = f"{name!r} must have a finite numerator and a weight of at least 0 for each example"
-        _demand(is_sound and not numerators[weights == 0].any(), rule, [numerators, weights])
-    for g in range(DEVICES.size):
+    for metric in case.task.metrics:
+        _check_values(metric, measured[metric.name], (case.devices, BATCH))
+        if not measured[metric.name][1].any():
+            _check_rare(case, source, population, metric)
+    for g in range(case.devices):
         for j in range(BATCH):
             for name, parts in _measured(
                 case.task, _of(case.own, g), _of(_only(case.batch, j), g)
@@ -241,16 +268,47 @@ def _check_measures(case: _Case) -> None:
                     _close(part[0, 0], together[g, j], rule)
     for metric in case.task.metrics:
         is_accuracy = metric.name.endswith("accuracy")
-        numerators, weights = measured[metric.name]
-        if is_accuracy or metric.unit.startswith("share"):
-            is_share = ((numerators >= 0) & (numerators <= weights)).all()
-            _demand(is_share, f"{metric.name!r} is a share and must be within 0 and 1", numerators)
         if metric.name == "loss" or metric.is_exponential or is_accuracy:
             better = "higher" if is_accuracy else "lower"
             rule = f"{metric.name!r} must have better={better!r}, or another name"
             _demand(metric.better == better, rule, metric)
     if "loss" in measured:
         _check_metric_loss(case)
+
+
+def _check_values(metric: Metric, parts: tuple[Tensor, ...], shape: tuple[int, int]) -> None:
+    """Checks numerators and weights of examples, each of that shape."""
+    numerators, weights = parts
+    is_sound = numerators.shape == weights.shape == shape
+    is_sound = is_sound and torch.isfinite(numerators).all() and torch.isfinite(weights).all()
+    is_sound = is_sound and (weights >= 0).all() and not numerators[weights == 0].any()
+    name = repr(metric.name)
+    rule = f"{name} must have a finite numerator and a weight of at least 0 for each example"
+    _demand(is_sound, f"{rule}, and the numerator 0 where the weight is", [numerators, weights])
+    if metric.name.endswith("accuracy") or metric.unit.startswith("share"):
+        is_share = ((numerators >= 0) & (numerators <= weights)).all()
+        _demand(is_share, f"{name} is a share and must be within 0 and 1", numerators)
+
+
+def _check_rare(case: _Case, source: ExampleSource, population: Ids, metric: Metric) -> None:
+    """Checks a metric of rare examples on the first device that has one."""
+    examples = 0
+    for device, count in zip(population, source.examples_on(population).tolist(), strict=True):
+        positions = np.arange(min(count, _SEARCHED))[None, :]
+        if not positions.size:
+            continue
+        batch = tensors(source.examples(np.array([device]), positions))
+        parts = _measured(case.task, _of(case.own, 0), batch)[metric.name]
+        _check_values(metric, parts, positions.shape)
+        if parts[1].any():
+            return
+        examples += positions.size
+    raise AssertionError(
+        f"{metric.name!r} must have a weight above 0 for some example, but no example of the "
+        f"sample has a weight ({examples:,} of the first {population.size} devices, at most "
+        f"{_SEARCHED} of each); correct the weights that measure() gives, or put an example that "
+        "counts among these"
+    )
 
 
 def _check_metric_loss(case: _Case) -> None:

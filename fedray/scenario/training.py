@@ -98,7 +98,7 @@ class CustomOptimizer(PythonFile):
     It is called for every device and round. Reading a trace does not run it.
     """
 
-    kind: Literal["custom"]
+    kind: Literal["custom"] = "custom"
     """The user's own optimizer."""
     table: ClassVar[str] = "training.client.optimizer"
 
@@ -125,8 +125,8 @@ class FedAvg(LocalSteps):
     """Number of passes over the device's examples per round, rounded up to whole steps. Default:
     `local_steps` is used."""
     optimizer: AnyOptimizer = "sgd"
-    """Optimizer of the local steps, "sgd" or "adam", or a table with `kind = "custom"` and `file`.
-    Its state is reset in every round."""
+    """Optimizer of the local steps, "sgd" or "adam", or a table of the user's own with `file`. Its
+    state is reset in every round."""
     momentum: BelowOne = 0.0
     """Share of the previous local step that is kept; only for sgd."""
     # The keys below are left out at their defaults, so that scenarios without them keep their

@@ -8,6 +8,11 @@ from fedray.wire.messages import Measured, Metric
 
 ERRORS = 1.96
 """Standard errors of a difference within which two evaluations are alike."""
+LEAST_ERROR = 1e-4
+"""Standard error, in units of the figure, below which it is rounding: that of devices with the
+same examples."""
+WITHOUT_ERROR = 0.1
+"""Change, in units of the figure, within which two evaluations without an error are alike."""
 Trend = Literal["better", "alike", "worse", "not finite"]
 """Change of a figure over a training, beyond its errors."""
 
@@ -28,15 +33,25 @@ class Change(NamedTuple):
         difference of two independent evaluations.
 
         Both are of the same devices, so the real error is usually smaller. A figure without an
-        error, such as that of one device or two shares of 1, is alike.
+        error, such as that of one device or of devices with the same examples, must change by more
+        than WITHOUT_ERROR of its size.
         """
         if not math.isfinite(self.after.value):
             return "not finite"
         gain = self.metric.sign * (self.after.value - self.before.value)
-        error = math.hypot(self.before.standard_error, self.after.standard_error)
-        if not abs(gain) > ERRORS * error > 0:
+        size = abs(self.before.value)
+        least = ERRORS * self._error if self._has_error else WITHOUT_ERROR * size
+        if abs(gain) <= least:
             return "alike"
         return "better" if gain > 0 else "worse"
+
+    @property
+    def _error(self) -> float:
+        return math.hypot(self.before.standard_error, self.after.standard_error)
+
+    @property
+    def _has_error(self) -> bool:
+        return self._error > LEAST_ERROR * abs(self.before.value)
 
     @property
     def is_far(self) -> bool:
@@ -51,7 +66,8 @@ class Change(NamedTuple):
         if trend == "not finite":
             return f"{name} was {before:.4f} before the training and is not finite"
         if trend == "alike":
-            return f"{name} ({before:.4f}, then {after:.4f}) changed by less than its errors"
+            least = "its errors" if self._has_error else "a tenth, and has no error"
+            return f"{name} ({before:.4f}, then {after:.4f}) changed by less than {least}"
         return f"{name} {'rose' if after > before else 'fell'} from {before:.4f} to {after:.4f}"
 
 

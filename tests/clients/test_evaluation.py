@@ -15,6 +15,7 @@ from fedray.clients.evaluation import (
     evaluate,
     examples_used,
     held_out,
+    repeated,
 )
 from fedray.clients.tasks.layout import named
 from fedray.clients.tasks.logistic import Logistic
@@ -228,3 +229,57 @@ def test_a_shipped_task_is_evaluated_on_its_128_devices_with_at_most_10_000_exam
         assert found.examples <= min(MOST_EXAMPLES, found.available)
         assert (found.available > MOST_EXAMPLES) == (median == 300.0)
         assert found.examples > MOST_EXAMPLES - 2 * 128 or found.examples == found.available
+
+
+class Repeating(Unlike):
+    """Held-out devices of which some have the examples of the device of that place, or all but one of these."""
+
+    def __init__(self, of, examples: int = 30, damaged=()) -> None:
+        super().__init__([examples] * len(of), damaged)
+        self.of, self.asked = np.array(of, np.uint64), 0
+
+    def examples(self, device_ids, positions):
+        self.asked += positions.size
+        places = self.of[(device_ids - FIRST_HELD_OUT).astype(int)]
+        return super().examples(FIRST_HELD_OUT + places, positions)
+
+
+@pytest.mark.parametrize("examples", [30, 5000])
+@pytest.mark.parametrize(
+    ("of", "sets"),
+    [
+        ([0] * 10, "1 set"),
+        ([0, 1, 2, 0, 1, 2], "3 sets"),
+        ([0, 1, 2, 3, 4, 0], ""),
+        ([*range(10)], ""),
+        ([0], ""),
+        ([], ""),
+    ],
+)
+def test_held_out_devices_with_the_same_examples_are_named(of, sets: str, examples: int) -> None:
+    source: Any = Repeating(of, examples)
+    said = repeated(source, Training(evaluation_examples=min(examples, 400)))
+    assert said.startswith(f"the {len(of)} held-out devices have only {sets} of") == bool(sets)
+    assert bool(said) == bool(sets)
+    # Only devices that begin alike are read as a whole.
+    if len(set(of)) == len(of):
+        assert source.asked == len(of) * (len(of) > 1)
+
+
+def test_devices_that_differ_in_their_last_example_only_do_not_repeat_each_other() -> None:
+    class Later(Repeating):
+        def examples(self, device_ids, positions):
+            found = super().examples(device_ids, positions)
+            own = (device_ids - FIRST_HELD_OUT).astype(np.float32)
+            found["inputs"][positions == 29] = own[np.nonzero(positions == 29)[0], None]
+            return found
+
+    source: Any = Later([0] * 10)
+    assert repeated(source, Training()) == ""
+    # The last examples are not evaluated.
+    assert "only 1 set of" in repeated(source, Training(evaluation_examples=29))
+
+
+def test_damaged_data_repeat_nothing_because_the_evaluation_refuses_them() -> None:
+    source: Any = Repeating([0, 0, 1], damaged=[1])
+    assert repeated(source, Training()) == ""

@@ -12,7 +12,7 @@ import torch
 from small_tasks import CASES, EXAMPLES, TEXT, VECTORS, RandomExamples, made
 
 import fedray
-from fedray.base.errors import ScenarioError
+from fedray.base.errors import InputError, ScenarioError
 from fedray.clients.data.source import FIRST_HELD_OUT, Field
 from fedray.wire.messages import Metric
 
@@ -465,3 +465,109 @@ def test_every_check_of_data_refuses_something_and_takes_what_is_right() -> None
     for check in of_data.CHECKS:
         for fields in (VECTORS, TEXT):
             check(lambda fields=fields: RandomExamples(fields))
+
+
+class Asked(RandomExamples):
+    """Examples of the first devices only, such as those of a dictionary of clients."""
+
+    def __init__(self, devices: int, held_out: int) -> None:
+        super().__init__(VECTORS)
+        self.known = {*range(devices), *range(int(FIRST_HELD_OUT), int(FIRST_HELD_OUT) + held_out)}
+        self.asked: set[int] = set()
+
+    def _of(self, device: int):
+        if device not in self.known:
+            raise KeyError(device)
+        self.asked.add(device)
+        return super()._of(device)
+
+
+@pytest.mark.parametrize(("devices", "held_out"), [(2, 1), (3, 20), (100, 10), (10_000, 3)])
+def test_the_check_asks_only_for_the_devices_that_there_are(devices: int, held_out: int) -> None:
+    made_sources: list[Asked] = []
+
+    def make(seed: int):
+        made_sources.append(Asked(devices, held_out))
+        return made(*CASES["logistic"], seed), made_sources[-1]
+
+    fedray.check_task(make, devices=devices, held_out_devices=held_out)
+    asked = made_sources[0].asked
+    assert {0, devices - 1, int(FIRST_HELD_OUT) + held_out - 1} <= asked
+    with pytest.raises(KeyError, match=r"\d+"):
+        fedray.check_task(make)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"devices": 1}, r"devices=1 must be at least 2; raise it, or leave it out"),
+        ({"held_out_devices": 0}, r"held_out_devices=0 must be at least 1; raise it"),
+    ],
+)
+def test_a_number_of_devices_that_is_too_small_is_refused(given, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        fedray.check_task(wrong_task(lambda right: {}), **given)
+
+
+def test_wrong_tasks_are_refused_on_few_devices_too() -> None:
+    for name in ("no weight at all", "a negative weight", "a negative share"):
+        with pytest.raises(AssertionError, match=" must | is a share"):
+            fedray.check_task(wrong_task(WRONG_TASKS[name][2]), devices=2, held_out_devices=1)
+
+
+class WithRare(RandomExamples):
+    """Examples of class 0 and 1, but for the last example of one device, which has class 2."""
+
+    def __init__(self, device: int) -> None:
+        super().__init__(VECTORS)
+        self.device = device
+
+    def _of(self, device: int):
+        found = super()._of(device)
+        found["targets"] %= 2
+        if device == self.device:
+            found["targets"][-1] = 2
+        return found
+
+
+def recall(change: Callable[..., Any]) -> Callable[[int], Callable[[int], Any]]:
+    """Makes of the device with the rare example, whose metric is changed."""
+
+    def of(device: int) -> Callable[[int], Any]:
+        def make(seed: int):
+            right = made(*CASES["logistic"], seed)
+            metrics = (*right.metrics, Metric("rare_recall", "share", "higher"))
+
+            def measure(own, batch):
+                found, is_rare = right.measure(own, batch), (batch["targets"] == 2).double()
+                hits = found["accuracy"][0].double() * is_rare
+                return {**found, "rare_recall": change(hits, is_rare)}
+
+            names = ("shapes", "initial_parameters", "losses")
+            task = {name: getattr(right, name) for name in names}
+            return SimpleNamespace(**task, metrics=metrics, measure=measure), WithRare(device)
+
+        return make
+
+    return of
+
+
+@pytest.mark.parametrize("device", [7, 150])
+def test_a_metric_of_rare_examples_is_checked_on_a_device_that_has_one(device: int) -> None:
+    fedray.check_task(recall(lambda hits, weights: (hits, weights))(device))
+    with pytest.raises(AssertionError, match="'rare_recall' is a share"):
+        fedray.check_task(recall(lambda hits, weights: (hits + 2 * weights, weights))(device))
+    with pytest.raises(AssertionError, match="finite numerator"):
+        fedray.check_task(recall(lambda hits, weights: (hits, -weights))(device))
+
+
+@pytest.mark.parametrize("given", [{}, {"devices": 100}])
+def test_a_metric_without_any_example_is_told_so_with_the_remedy(given) -> None:
+    count = min(200, given.get("devices", 200))
+    says = (
+        "'rare_recall' must have a weight above 0 for some example, but no example of the sample "
+        rf"has a weight \({count * EXAMPLES:,} of the first {count} devices, at most 100 of each\); "
+        "correct the weights that measure"
+    )
+    with pytest.raises(AssertionError, match=says):
+        fedray.check_task(recall(lambda hits, weights: (hits, weights))(300), **given)

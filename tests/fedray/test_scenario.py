@@ -9,7 +9,7 @@ from fedray.scenario import Scenario
 from fedray.scenario.overrides import apply_override
 from fedray.scenario.several_tasks import read_scenario
 from fedray.scenario.shipped import find_scenario, shipped_scenarios
-from fedray.scenario.training import FedAvg
+from fedray.scenario.training import CustomOptimizer, FedAvg
 
 
 def test_toml_round_trip_keeps_every_value(small, tmp_path: Path) -> None:
@@ -284,6 +284,20 @@ def test_a_momentum_beside_adam_is_refused() -> None:
     with pytest.raises(ValueError, match=r"momentum=0\.5: adam has its own; leave it out, or take"):
         FedAvg.model_validate({**steps, "momentum": 0.5})
     assert FedAvg.model_validate({**steps, "momentum": 0.5, "optimizer": "sgd"})
+
+
+def test_an_optimizer_file_needs_no_kind_and_its_digest_is_that_with_one(
+    small, tmp_path: Path
+) -> None:
+    file = tmp_path / "own.py"
+    file.write_text("import torch\n\noptimizer = torch.optim.SGD\n")
+    assert CustomOptimizer(file=str(file)) == CustomOptimizer(kind="custom", file=str(file))
+    key, named = "training.client.optimizer", f'{{kind="custom",file="{file}"}}'
+    short = small(f'{key}={{file="{file}"}}')
+    assert short.digest == small(f"{key}={named}").digest
+    assert short.to_tables()["training"]["client"]["optimizer"]["kind"] == "custom"
+    with pytest.raises(ScenarioError, match="kind"):
+        small(f'{key}={{kind="sgd",file="{file}"}}')
 
 
 def test_a_name_with_a_space_is_refused_in_plain_words(small) -> None:

@@ -247,13 +247,44 @@ def test_a_trend_is_that_of_the_difference_in_its_errors() -> None:
     [
         ((0.5, 0.1), (math.nan, math.nan), "not finite"),
         ((0.5, 0.1), (math.inf, 0.1), "not finite"),
-        ((1.0, 0.0), (0.0, 0.0), "alike"),  # two shares without errors of their own
         ((0.5, 0.1), (0.0, 0.0), "worse"),
-        ((0.5, math.nan), (0.0, 0.1), "alike"),  # a single device shows no error
+        # Devices with the same examples have no error, or that of rounding; one device has none.
+        ((0.28, 0.0), (0.94, 0.0), "better"),
+        ((0.28, 1e-9), (0.94, 1e-9), "better"),
+        ((0.28, math.nan), (0.94, math.nan), "better"),
+        ((0.94, 0.0), (0.28, 0.0), "worse"),
+        ((0.28, 0.0), (0.30, 0.0), "alike"),
+        ((0.28, 1e-9), (0.26, 1e-9), "alike"),
+        ((0.28, 0.0), (0.28, 0.0), "alike"),
+        ((0.0, 0.0), (0.0, 0.0), "alike"),
+        # Nearly the same examples.
+        ((0.28, 0.001), (0.94, 0.001), "better"),
     ],
 )
-def test_a_figure_without_error_shows_no_trend(before, after, trend: str) -> None:
+def test_a_figure_without_error_shows_a_trend_only_if_it_changes_by_more_than_a_tenth(
+    before, after, trend: str
+) -> None:
     assert Change(ACCURACY, Measured(*before), Measured(*after)).trend == trend
+
+
+@pytest.mark.parametrize("error", [0.0, 1e-9, 0.002, math.nan])
+def test_one_broken_device_of_a_training_on_the_same_held_out_examples_is_no_divergence(
+    tmp_path: Path, error: float
+) -> None:
+    """Of 150 updates 2 were not finite, while both figures got far better."""
+    held_out = (
+        (Measured(1.717, error), Measured(0.18, error)),
+        (Measured(0.28, error), Measured(0.94, error)),
+    )
+    losses = np.linspace(1.717, 0.18, 15)
+    trained = trained_with(tmp_path / "t", losses, held_out=held_out)
+    trained.metrics["not_finite"] = 2 * (np.arange(15) == 3)
+    assert trained.divergence == ""
+    assert trained.seen == (
+        "2 of 152 updates were not finite while the held-out loss fell from 1.7170 to 0.1800 and "
+        "the held-out accuracy rose from 0.2800 to 0.9400."
+    )
+    assert not any("learning_rate" in each for each in trained.warnings)
 
 
 def test_what_is_seen_names_what_got_worse_beside_what_did_not() -> None:
