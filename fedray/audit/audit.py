@@ -28,7 +28,7 @@ from fedray.audit.distribution import (
 from fedray.audit.filtered import Exclusions
 from fedray.audit.findings import FAILING, SPENT_STATEMENTS, Finding, broken_noise, claim_passes
 from fedray.audit.guarantees import OBSERVED_LIMITS, Guarantee
-from fedray.audit.mechanism_audit import MechanismAudit, Release
+from fedray.audit.mechanism_audit import MechanismAudit, Release, was_used
 from fedray.audit.names import DeviceNames
 from fedray.audit.noise import AuditedEncoding, Noise
 from fedray.audit.observers import Observer, Releases, releases_of
@@ -169,8 +169,7 @@ class Audit(DrawnResult):
     @property
     def corrected_claim(self) -> Guarantee | None:
         """The guarantee of a claim about a log, with broken limits replaced by the trace's own.
-        None without a broken limit or a known sensitivity, and for a run, whose rules are known.
-        """
+        None without a broken limit or known sensitivity, and for a run, whose rules are known."""
         found = self.corrected
         if self.scenario is not None or found is None or found.name != "corrected":
             return None
@@ -212,19 +211,12 @@ class Audit(DrawnResult):
     @property
     def is_of_run(self) -> bool:
         """Whether the run used the first mechanism with this noise; True for a log."""
-        return not self.mechanisms or self.was_used(self.mechanisms[0])
-
-    def was_used(self, mechanism: MechanismAudit) -> bool:
-        """Whether the run used a mechanism with its noise; True for a log."""
-        own = None if self.scenario is None else self.scenario.privacy
-        used = mechanism.strategy, mechanism.noise_multiplier
-        return own is None or used == (own.strategy, own.noise_multiplier)
+        return not self.mechanisms or was_used(self.mechanisms[0], self.scenario)
 
     @property
     def other_noise(self) -> list[Finding]:
         """The broken statements about the noise without which figures say nothing of this run."""
-        is_own = self.is_of_run and not self.no_guarantee
-        return broken_noise(self.findings, is_own=is_own)
+        return broken_noise(self.findings, is_own=self.is_of_run and not self.no_guarantee)
 
     @cached_property
     def basis(self) -> Basis:
@@ -232,9 +224,8 @@ class Audit(DrawnResult):
         # A model without noise has no privacy, whatever its question has.
         is_private = self.no_guarantee in (None, ONLY_ANSWERS)
         answers = (self.answers or ()) if is_private else ()
-        guarantees = (
-            [each for _, each in self.mechanisms[0].named] if self.noise is not None else []
-        )
+        named = () if self.noise is None else self.mechanisms[0].named
+        guarantees = [each for _, each in named]
         corrected = None if self.other_noise or not guarantees else self.corrected
         return basis_of(guarantees, answers, corrected, self.rests_on)
 

@@ -14,6 +14,7 @@ from fedray.mechanisms.accounting.events import Composed
 from fedray.mechanisms.accounting.zcdp import rho_of
 from fedray.mechanisms.named import name_of
 from fedray.mechanisms.strategy import Strategy
+from fedray.scenario import Scenario
 from fedray.trace.imported import ImportedTrace
 
 STOPPED_BY_MODELS = (
@@ -199,6 +200,13 @@ def stopped(mechanism: MechanismAudit, planned: Guarantee) -> MechanismAudit:
         if each.may_rest_on
     }
     return replace(mechanism, planned=planned, **not_resting)
+
+
+def was_used(mechanism: MechanismAudit, scenario: Scenario | None) -> bool:
+    """Returns whether a run used a mechanism with its noise; True for a log."""
+    own = None if scenario is None else scenario.privacy
+    used = mechanism.strategy, mechanism.noise_multiplier
+    return own is None or used == (own.strategy, own.noise_multiplier)
 
 
 def not_of_this_run(mechanism: MechanismAudit) -> MechanismAudit:

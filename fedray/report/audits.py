@@ -22,7 +22,7 @@ from fedray.audit.guarantees import (
     shown_pairs,
 )
 from fedray.audit.ledger import WORDS_OF, Ledger
-from fedray.audit.mechanism_audit import MechanismAudit, Release
+from fedray.audit.mechanism_audit import MechanismAudit, Release, was_used
 from fedray.audit.observers import NOT_PROTECTED, NOTHING, Observer, trust_of_model
 from fedray.audit.privacy_statement import Statement
 from fedray.audit.questions import AnswerPrivacy
@@ -542,7 +542,7 @@ def rests_on(
     or of a calibration: "yes", "no", "if enforced", or "if added" at noise that the run did not
     add; of a run that also answered a question, "the model only"."""
     if guarantee.may_rest_on:
-        if audit is not None and mechanism is not None and not audit.was_used(mechanism):
+        if audit is not None and mechanism is not None and not was_used(mechanism, audit.scenario):
             return "if added"
         return "the model only" if audit is not None and audit.answers else "yes"
     conditional = {"claimed", "corrected"}
