@@ -166,7 +166,7 @@ def train(
         # After an InputError, resuming with the same arguments would fail again.
         if isinstance(error, InputError) or not has_checkpoint(partial):
             raise
-        raise with_resume_hint(error, directory, opened.path) from None
+        raise with_resume_hint(error, directory) from None
 
 
 def check_report(scenario: Scenario) -> None:
