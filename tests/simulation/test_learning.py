@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fedray
-from fedray.base.errors import CheckpointError, InputError, ScenarioError
+from fedray.base.errors import CheckpointError, InputError, ScenarioError, TraceError
 from fedray.base.threads import usable_cpus
 from fedray.clients.trainer import LocalTrainer
 from fedray.imports.importer import import_log
@@ -196,6 +196,12 @@ def test_a_training_goes_on_with_the_scenario_that_it_was_started_with(
         train(trace, scenario, HERE, out, fail)
     (hint,) = failed.value.__notes__
     assert hint.endswith(f"continue with `fedray.resume_run({str(out)!r})`")
+    for place in (out, f"{out}.partial"):
+        for read in (TrainedRun.open, fedray.audit_trace):
+            with pytest.raises(
+                TraceError, match=r"did not finish; continue it by `fedray.resume_r"
+            ):
+                read(place)
     if way == "train":
         resumed = fedray.train(trace.path, out=out, is_resumed=True)
     else:
