@@ -99,7 +99,7 @@ CLIPPED = (
 UNPROTECTED_TIMES = (
     "When devices took part is not protected. The observed figures take the recorded rounds as "
     "they happened, and as not depending on released models. If an app is used more, or less, "
-    "because of the models, only the enforced figures are a guarantee."
+    "because of the models, only figures that may be published are a guarantee."
 )
 FLOATING = (
     "Noise is drawn in floating-point numbers; attacks on their last bits are not accounted for."
@@ -155,14 +155,15 @@ METRICS = (
     "that is not accounted for."
 )
 CHOSEN_BY = {
-    "public": "The end and the best round were chosen by public held-out data, which costs no "
-    "privacy.",
-    "clients": "The end and the best round were chosen by data of held-out clients, and what that "
-    "reveals of them costs privacy that is not accounted for.",
-    "callback": "A callback chose the end, and whatever it read besides released models and public "
-    "data costs privacy that is not accounted for.",
+    "public": "The end and the best round were chosen by {metric} on public held-out data, which "
+    "costs no privacy.",
+    "clients": "The end and the best round were chosen by {metric} on data of held-out clients, "
+    "and what that reveals of them costs privacy that is not accounted for.",
+    "callback": "A callback chose the end, and {metric} on held-out data the best round; what they "
+    "read besides released models and public data costs privacy that is not accounted for.",
 }
-"""Sentences on the choice of a training's last round, by its origin (`Stopped.chosen_by`)."""
+"""Sentences on the choice of a training's last and best rounds, by its origin
+(`Stopped.chosen_by`)."""
 SCALED_NOISE = (
     "In each round {sample} of the {goal} accepted devices really trained. The noise on their sum "
     "was scaled by {sample} / the number accepted, as is the practice of DP-FTRL studies. So the "
@@ -264,7 +265,7 @@ def _trains(run: Scenario) -> bool:
 
 def _chosen_by(run: Scenario) -> str:
     assert run.training.stop is not None
-    return CHOSEN_BY[run.training.stop.held_out]
+    return CHOSEN_BY[run.training.stop.held_out].format(metric=run.training.stop.metric)
 
 
 def _scales_noise(run: Scenario) -> bool:

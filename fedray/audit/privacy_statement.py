@@ -28,6 +28,7 @@ from fedray.mechanisms.accounting.events import Composed
 from fedray.mechanisms.accounting.group import GROUP_THEOREM
 from fedray.scenario import Scenario
 from fedray.scenario.data import AssignedData, CustomData, FileData
+from fedray.scenario.tasks import CustomTask
 from fedray.trace.imported import ImportedTrace
 from fedray.trace.reader import Trace
 
@@ -493,7 +494,8 @@ def _evaluation(scenario: Scenario | None) -> Line:
     name = "Evaluation data"
     if scenario is None:
         return Line(name, "not known", UNSEEN)
-    data = scenario.data
+    data, task = scenario.data, scenario.training.task
+    evidence = f"data.kind = {data.kind!r}"
     if not scenario.training.enabled:
         says = "no model was trained in this simulation"
     elif isinstance(data, CustomData):
@@ -507,7 +509,11 @@ def _evaluation(scenario: Scenario | None) -> Line:
             split = f"the split {data.held_out_split or 'test'!r}, whose clients may also train"
             alone = "" if data.held_out_split else f"; without such a split, {says}"
             says = f"examples of {split}{alone}"
-    return Line(name, says, f"the scenario (data.kind = {data.kind!r})")
+    # Only the code of a user's task, which an audit does not run, says whether it has data.
+    if scenario.training.enabled and isinstance(task, CustomTask):
+        says = f"the task's own examples, if it has any, of whom they are {UNSEEN}; else {says}"
+        evidence = f"training.task.file = {shown(task.file)}, {evidence}"
+    return Line(name, says, f"the scenario ({evidence})")
 
 
 def _left_out(audit: Audit) -> list[Line]:

@@ -417,7 +417,7 @@ def on_stopped(audit: Audit) -> Remark | None:
     if stopped is None or scenario is None:
         return None
     of = counted(scenario.rounds.count, "planned round")
-    said = f"The training stopped after {audit.rounds:,} of {of}."
+    said = f"The training stopped after {audit.rounds:,} of {of}: {stopped['reason']}."
     used = audit.mechanisms[0] if audit.mechanisms else None
     planned = None if used is None else used.planned
     if used is not None and planned is not None and planned.epsilon is not None:
@@ -434,7 +434,8 @@ def on_stopped(audit: Audit) -> Remark | None:
                 " The rules ensure no min-sep for it; participation.round_separation would, and "
                 "may lower it."
             )
-    text = f"{said} {CHOSEN_BY[stopped['chosen_by']]}"
+    chosen = CHOSEN_BY[stopped["chosen_by"]].format(metric=stopped.get("metric", "a metric"))
+    text = f"{said} {chosen}"
     # A claim about the rounds done holds for a number of rounds that no model decides.
     return Remark(text, is_about_epsilon=True, is_doubt=_claims_fewer(audit))
 

@@ -163,6 +163,11 @@ def in_words(value: Any, most: int | None = None) -> str:
     return str(value)
 
 
+def as_set(value: Any) -> str:
+    """Returns the value of a key as a file of settings has it, true or false; others in words."""
+    return str(value).lower() if isinstance(value, bool) else in_words(value)
+
+
 def _rounded(value: float, decimals: int, direction: str) -> str:
     if not math.isfinite(value):
         return str(float(value))

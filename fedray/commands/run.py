@@ -99,7 +99,8 @@ def run(
             is_new = trace is None
             if trace is None and is_resumed and (value is None or has_begun(directory)):
                 claim = ensured_claim(directory, claim)
-                kept = None if ledger is None else recorded_scenario(directory)
+                # Refuses a training of a finished trace, which is no run.
+                kept = recorded_scenario(directory)
                 held = reserve(kept, claim=claim)
                 trace = _continued(directory, placement, value, listen, trust_code, held)
             if trace is None:

@@ -107,8 +107,9 @@ def _broken_by(audit: Audit) -> Iterator[Paragraph]:
 
 def end_of_run(audit: Audit) -> Iterator[Paragraph]:
     """Yields how the run of an `audit` ended, unless it ended as planned."""
-    # The end of a run deserves a line only if it was not as planned.
-    if audit.ended not in ("completed", "imported"):
+    # The end of a run deserves a line only if it was not as planned; the verdict has that of a
+    # training.
+    if audit.ended not in ("completed", "imported") and not audit.stopped:
         yield Paragraph("ended     ", f"{audit.ended}.")
 
 

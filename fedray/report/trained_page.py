@@ -71,15 +71,19 @@ def trained_verdict(trained: TrainedRun, audit: Audit | None) -> str:
     metric = metric_of_answer(trained.task_metrics)
     value, start = trained.last_evaluation()[metric.name].value, trained.document.get("start", {})
     before = f" ({number_text(start[metric.name])} before)" if metric.name in start else ""
-    ended = "" if audit is None or audit.ended == "completed" else f" ({audit.ended})"
     rounds = trained.short or counted(trained.document["rounds"], "round")
+    ended = f", after {rounds}"
+    if audit is not None and audit.stopped:
+        ended = ", after the last round"  # the audit's verdict says which that was
+    elif audit is not None and audit.ended != "completed":
+        ended += f" ({audit.ended})"
     said = f"{metric.title.capitalize()} {number_text(value)}{before} on {trained.sample}"
     best, of_best = trained.best_evaluation(), trained.best_rounds
     if best is not None and of_best != trained.document["rounds"]:
         by = trained.document["best"]["metric"]
         value = number_text(best[metric.name].value)
         ended += f"; {value} after {counted(of_best or 0, 'round')}, the best by {by}"
-    return f"{said}, after {rounds}{ended}. {WITHOUT_TRACE if audit is None else audit.verdict}"
+    return f"{said}{ended}. {WITHOUT_TRACE if audit is None else audit.verdict}"
 
 
 def _epsilon(audit: Audit | None) -> Iterator[tuple[str, str]]:

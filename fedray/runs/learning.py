@@ -166,7 +166,7 @@ def train(
         # After an InputError, resuming with the same arguments would fail again.
         if isinstance(error, InputError) or not has_checkpoint(partial):
             raise
-        raise with_resume_hint(error, directory, opened.path) from None
+        raise with_resume_hint(error, directory) from None
 
 
 def check_report(scenario: Scenario) -> None:
@@ -793,7 +793,7 @@ class _Training:
         stop = self._scenario.training.stop
         if stop is not None and (reason := self._loop.why_stopped):
             # `finish` reports it.
-            return Stopped(reason=reason, chosen_by=stop.held_out)
+            return Stopped(reason=reason, chosen_by=stop.held_out, metric=stop.metric)
         try:
             self._tell()
         except StopTraining as error:
@@ -803,7 +803,8 @@ class _Training:
                     "would then be free for the others; run the task by itself, or continue this "
                     "run without"
                 ) from None
-            return Stopped(reason=str(error) or "StopTraining was raised", chosen_by="callback")
+            reason = str(error).rstrip(".") or "StopTraining was raised"
+            return Stopped(reason=reason, chosen_by="callback", metric=self._judged.name)
         return None
 
     def _follow(self, nodes: Sequence[Node]) -> None:

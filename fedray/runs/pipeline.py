@@ -143,14 +143,14 @@ def resume_run(
     *,
     trust_code: bool = False,
     ensure: Claim | None = None,
-) -> Trace | TasksRun:
-    """Continues a run of one task or several from its last checkpoint: simulation, training or
-    both. The traces equal an uninterrupted run's.
+) -> Trace | TasksRun | TrainedRun:
+    """Continues a run of one task or several, or a training of a finished trace, from its last
+    checkpoint. What it returns equals that of an uninterrupted run or training.
 
     Args:
         directory: `out` of the run.
         placement: workers and cluster from now on; they may differ from earlier ones.
-        scenario: scenario of the run; None to use the recorded one.
+        scenario: scenario of the run or training; None to use the recorded one.
         on_progress: called with the progress of simulation and training.
         trust_code: whether code in the directory may be run if `scenario` is not given, also if
             this user has not run it before.
@@ -170,12 +170,24 @@ def resume_run(
 
         return _in_bucket(directory, run, is_resumed=True)
     has_tasks = _is_unfinished_run_of_tasks(directory)
+    if scenario is not None and has_tasks != isinstance(scenario, SeveralTasks):
+        raise CheckpointError(
+            f"{str(directory)!r} was started with another scenario: only one of the two has "
+            "several tasks; leave the scenario out"
+        )
+    if "trace" in (document := _unfinished(directory)):
+        assert not isinstance(scenario, SeveralTasks)
+        return train(
+            document["trace"],
+            scenario,
+            placement,
+            finished_directory(Path(directory)),
+            on_progress,
+            is_resumed=True,
+            trust_code=trust_code,
+            ensure=ensure,
+        )
     if scenario is not None:
-        if has_tasks != isinstance(scenario, SeveralTasks):
-            raise CheckpointError(
-                f"{str(directory)!r} was started with another scenario: only one of the two has "
-                "several tasks; leave the scenario out"
-            )
         scenario = calibrated(scenario)
     claim = ensured_claim(directory, ensure)
     if has_tasks or isinstance(scenario, SeveralTasks):
@@ -255,13 +267,16 @@ def _resume_tasks(
 
 def _is_unfinished_run_of_tasks(directory: str | Path) -> bool:
     """Whether an unfinished run is of several tasks. Raises CheckpointError without such a run."""
-    if is_of_tasks(directory):
-        return True
-    if (Path(directory) / RUN_FILE).exists():
-        return False
-    _, document, _ = read_unfinished(Path(directory).absolute())
     # A run of one task has its tables at the top level, and no table of this name.
-    return "tasks" in document["scenario"]
+    return is_of_tasks(directory) or "tasks" in _unfinished(directory).get("scenario", {})
+
+
+def _unfinished(directory: str | Path) -> dict[str, Any]:
+    """Returns the unfinished.json of a run or training, given its `out`; an empty one if all its
+    traces are complete. Raises CheckpointError."""
+    if is_of_tasks(directory) or (Path(directory) / RUN_FILE).exists():
+        return {}
+    return read_unfinished(Path(directory).absolute())[1]
 
 
 def recorded_scenario(directory: str | Path) -> Scenario | SeveralTasks:
@@ -293,8 +308,8 @@ def train(
 
     Args:
         trace: trace of `simulate`; the devices of a log have no data.
-        scenario: source of data, training and mechanism; by default the trace's own. Its other
-            tables must equal the trace's.
+        scenario: source of data, training and mechanism; by default the trace's own, or the
+            recorded one of a training that continues. Its other tables must equal the trace's.
         placement: workers and cluster, which only affect the duration, except that a GPU for the
             aggregator changes its noise.
         out: a new directory; by default one under runs/.
@@ -315,6 +330,8 @@ def train(
     claim = ensure
     if is_resumed and out is not None:
         claim = ensured_claim(out, ensure)
+        if scenario is None:
+            _, scenario = learning.unfinished_training(local_path(out))
     if claim is not None:
         check_trace(claim, opened, learning.scenario_to_train(opened, scenario))
     return learning.train(

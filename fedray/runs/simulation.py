@@ -248,8 +248,8 @@ def read_unfinished_scenario(
     partial, document, run = read_unfinished(Path(os.path.abspath(directory)))
     if "trace" in document:
         raise CheckpointError(
-            f"{str(partial)!r} is a training of a finished trace; continue the training instead by "
-            "`fedray.train` with `is_resumed`"
+            f"{str(partial)!r} is a training of a finished trace; continue it by resume_run or "
+            "`fedray train`"
         )
     has_several = "tasks" in document["scenario"]
     if has_several != (kind is SeveralTasks):

@@ -26,7 +26,7 @@ from fedray.base.document import IfAny, InJson, InPlace, Key, Keys, NotInJson, O
 from fedray.base.dotted import flat
 from fedray.base.errors import InputError
 from fedray.base.result import DrawnResult
-from fedray.base.rounding import DIGITS, counted, decimals_of, in_words, up
+from fedray.base.rounding import DIGITS, as_set, counted, decimals_of, in_words, up
 from fedray.scenario import Scenario
 from fedray.scenario.scenario import FILE_KEYS, TRAINED_TABLES
 from fedray.studies.paired import (
@@ -851,7 +851,7 @@ def _short(key: str) -> str:
 
 def _value(value: Any) -> str:
     # A longer value, such as a digest, would fill the legend. No float is longer.
-    text = in_words(value)[:24]
+    text = as_set(value)[:24]
     return text.removesuffix(".0") if isinstance(value, float) else text
 
 

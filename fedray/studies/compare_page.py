@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fedray.base.rounding import counted, given, in_words, needed_noise, up
+from fedray.base.rounding import as_set, counted, given, needed_noise, up
 from fedray.report.figure import Axis, Figure, Mark, Series, needs_log
 from fedray.report.figures import MetricLine, metric_curve
 from fedray.report.page import render_study
@@ -62,7 +62,7 @@ def _axes(comparison: Comparison) -> dict[str, Callable[[Group], str]]:
     """Returns the varied keys of a sweep that have several values, by their short names."""
 
     def text(key: str, group: Group) -> str:
-        return in_words(group.cell[key])
+        return as_set(group.cell[key])
 
     varied = [key for key in comparison.axes if len({text(key, g) for g in comparison.groups}) > 1]
     return {name: partial(text, key) for key, name in short_names(varied).items()}
@@ -234,7 +234,7 @@ def _setting(value: Any) -> str:
     if value is None:
         return "-"
     # Every digit is shown, since rounded values of two settings may look alike.
-    text = in_words(value)
+    text = as_set(value)
     if isinstance(value, list) and len(text) > LONG:
         return counted(len(value), "coefficient")
     # 64 characters are a SHA-256; its first 12 are enough to tell two files apart.
@@ -314,7 +314,7 @@ def _over_axis(comparison: Comparison) -> Figure:
     figure = _against(comparison, metric, groups, names[x], Axis(x), at_x)
     lines: dict[str, list[Series]] = {}
     for group, point in zip(groups, figure.series, strict=True):
-        named = ", ".join(f"{names[key]} {in_words(group.cell[key])}" for key in others)
+        named = ", ".join(f"{names[key]} {as_set(group.cell[key])}" for key in others)
         lines.setdefault(named or group.label, []).append(point)
     return replace(figure, series=tuple(_joined(name, each) for name, each in lines.items()))
 

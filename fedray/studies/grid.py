@@ -10,10 +10,11 @@ initial model and noise, so they are compared seed by seed.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from fedray.base.atomic import write_whole
 from fedray.base.errors import InputError
@@ -22,7 +23,7 @@ from fedray.runs.calibrated import calibrated
 from fedray.runs.learning import scenario_of, scenario_to_train, train_many
 from fedray.runtime.placement import Placement
 from fedray.scenario import Scenario
-from fedray.studies.compare import Comparison, comparison_of
+from fedray.studies.compare import Comparison, Group, comparison_of
 from fedray.studies.sweep.run import result_files
 from fedray.studies.sweep.sweep import Sweep
 from fedray.trace.reader import Trace
@@ -68,12 +69,20 @@ def run_grid(
     axes = sweep.x, *(key for key in sweep.names if key != sweep.x)
     varied = [{key: each.get(key) for key in axes} for each in sweep.cells()]
     values = {run.path: varied[cell] for (cell, _), run in runs.items()}
-    groups = (replace(each, cell=values[each.first.path]) for each in found.groups)
+    groups = (
+        _of_cell(each, values[each.first.path], found.differing_keys) for each in found.groups
+    )
     groups = tuple(sorted(groups, key=lambda group: fmean(found.badness(group))))
     found = replace(found, groups=groups, axes=axes)
     for name, content in result_files(found, found.page()).items():
         write_whole(directory / name, content, name, InputError)
     return found
+
+
+def _of_cell(group: Group, cell: Mapping[str, Any], differing: Sequence[str]) -> Group:
+    # A scenario leaves some keys out at their default, such as nesterov = false.
+    given = {key: value for key, value in cell.items() if key in differing}
+    return replace(group, cell=cell, settings={**given, **group.settings})
 
 
 def _trainings(

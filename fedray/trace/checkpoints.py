@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedray.base.atomic import sync_directory, write_whole
-from fedray.base.errors import CheckpointError, RunFailed
+from fedray.base.errors import CheckpointError, RunFailed, TraceError
 from fedray.base.regular_file import open_regular_file
 
 CHECKPOINTS = "checkpoints"
@@ -56,6 +56,18 @@ def has_checkpoint(partial: Path) -> bool:
     except OSError:
         # The path has a name that no directory can have.
         return False
+
+
+def check_finished(directory: Path) -> None:
+    """Raises TraceError, with how to continue, if a run or training that did not finish is all that
+    there is of a directory: its output, or its partial directory."""
+    for partial in (directory.parent / f"{directory.name}.partial", directory):
+        if has_checkpoint(partial):
+            raise TraceError(
+                f"{str(directory)!r} did not finish; continue it by "
+                f"`fedray.resume_run({str(directory)!r})`, or watch {str(partial)!r} by "
+                "`fedray status`"
+            )
 
 
 class Checkpoints:

@@ -16,6 +16,7 @@ from fedray.base.arrays import UInt8Array
 from fedray.base.errors import TraceCorrupt, TraceError, TraceVersion, shown
 from fedray.base.parsing import parse_json
 from fedray.base.regular_file import check_regular_file, read_regular_file
+from fedray.trace.checkpoints import check_finished
 from fedray.trace.columns import TEXTS
 from fedray.trace.schema import DOCUMENT_DIGEST, RUN_FILE, document_digest
 
@@ -62,6 +63,7 @@ class DocumentForm:
         try:
             return parse_json(read_regular_file(directory / self.name))
         except (FileNotFoundError, NotADirectoryError):
+            check_finished(directory)
             raise TraceError(
                 f"{str(directory)!r} has no {self.name}; give the directory {self.whose}"
             ) from None

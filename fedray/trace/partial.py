@@ -53,17 +53,14 @@ def finished_directory(partial: Path) -> Path:
 
 
 def with_resume_hint(
-    error: Exception | KeyboardInterrupt,
-    directory: Path,
-    trainings_trace: Path | None = None,
+    error: Exception | KeyboardInterrupt, directory: Path
 ) -> Exception | KeyboardInterrupt:
     """Returns an error of the same class with a hint on resuming; for an error of another's code,
     such as a listener, it is a note.
 
     Args:
         error: error that ended the run.
-        directory: the `out` of the run.
-        trainings_trace: its trace, if it is a training of a trace.
+        directory: the `out` of the run or training.
     """
     kept = "the last checkpoint is kept; continue with"
     hint = f"{kept} `resume={str(directory)!r}`"
@@ -72,11 +69,7 @@ def with_resume_hint(
     if isinstance(error, FedrayError):
         return type(error)(f"{error}; {hint}")
     # Code of another's own means Python.
-    out = repr(str(directory))
-    call = f"fedray.resume_run({out})"
-    if trainings_trace is not None:
-        call = f"fedray.train({str(trainings_trace)!r}, out={out}, is_resumed=True)"
-    error.add_note(f"fedray: {kept} `{call}`")
+    error.add_note(f"fedray: {kept} `fedray.resume_run({str(directory)!r})`")
     return error
 
 

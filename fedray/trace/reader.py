@@ -16,6 +16,7 @@ from fedray.base.errors import TraceCorrupt, TraceError, shown
 from fedray.base.result import DrawnResult, Result
 from fedray.base.storage import fetched
 from fedray.base.threads import in_order
+from fedray.trace.checkpoints import check_finished
 from fedray.trace.columns import (
     LOSS_SCHEMA,
     ROUND_SCHEMA,
@@ -395,6 +396,7 @@ def read_document(directory: Path) -> dict[str, Any]:
             "`fedray import`"
         )
     if not directory.is_dir():
+        check_finished(directory)
         raise TraceError(
             f"trace {str(directory)!r} is not a directory; give the directory {_WRITTEN}"
         )

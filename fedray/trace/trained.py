@@ -185,6 +185,8 @@ class Stopped(TypedDict):
     chosen_by: Literal["public", "clients", "callback"]
     """Origin of the choice: held-out data that are public or of clients, or a callback of the
     user."""
+    metric: NotRequired[str]
+    """Name of the held-out metric by which the best round was chosen; absent in older runs."""
 
 
 class Given(TypedDict):
@@ -203,6 +205,7 @@ def check_stopped(document: Mapping[str, Any], file: Path) -> None:
         isinstance(found, dict)
         and isinstance(found.get("reason"), str)
         and found.get("chosen_by") in ("public", "clients", "callback")
+        and isinstance(found.get("metric", ""), str)
     ):
         raise TraceCorrupt.at(file, "has values of another form in stopped")
 

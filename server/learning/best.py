@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 
+from fedray.base.rounding import counted
 from fedray.scenario.training import Stop
 from fedray.wire.messages import Metric, TrainingMetrics
 
@@ -33,7 +34,8 @@ def why_stopped(rows: Sequence[TrainingMetrics], metric: Metric, stop: Stop | No
     since = [row for row in rows if row.evaluation is not None and row.round_index > first]
     if len(since) < stop.patience:
         return ""
+    patience = counted(stop.patience, "evaluation")
     if best is None:
-        return f"held-out {metric.title} was not a number in {stop.patience} evaluations"
-    after = f"in {stop.patience} evaluations since round {best + 1}"
+        return f"held-out {metric.title} was not a number in {patience}"
+    after = f"in {patience} since round {best + 1}"
     return f"held-out {metric.title} did not improve {after}"

@@ -213,6 +213,21 @@ def test_a_statement_says_of_whom_the_evaluation_data_is(
     assert lines["Evaluation data"].says == DATA[data]
 
 
+def test_a_statement_does_not_take_the_scenario_s_data_for_that_of_a_user_s_task(
+    trace_of, small, tmp_path: Path
+) -> None:
+    file = tmp_path / "task.py"
+    file.write_text("def task(seed): ...\n", encoding="utf-8")
+    task = f"training.task={{kind='custom', file='{file}'}}"
+    line = lines_of(trace_of(PATTERNS, 7, small("training.enabled=true", task)))["Evaluation data"]
+    assert line.says.startswith("the task's own examples, if it has any, of whom they are")
+    assert line.says.endswith(f"; else {DATA['data.kind=language']}")
+    assert "task.py" in line.evidence
+    # A model that is not trained is not evaluated.
+    untrained = lines_of(trace_of(PATTERNS, 7, small(task)))["Evaluation data"]
+    assert untrained.evidence == "the scenario (data.kind = 'language')"
+
+
 def test_a_statement_says_that_noise_is_measured_by_the_inflated_norm(trace_of, small) -> None:
     """The multiplier is relative to that norm, so rho and epsilon are those of fixed point."""
     traces = [

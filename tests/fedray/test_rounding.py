@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedray.base import rounding
-from fedray.base.rounding import counted, down, in_words, up
+from fedray.base.rounding import as_set, counted, down, in_words, up
 
 SAME = Fraction(rounding.SAME)
 
@@ -91,6 +91,7 @@ def test_counts_have_their_plural_and_parameters_are_told_in_words() -> None:
     assert [in_words(value) for value in (True, False, None, [], 0, 0.1)] == [
         *("yes", "no", "none", "none", "0", "0.1")
     ]
+    assert [as_set(value) for value in (True, False, None, 0.1)] == ["true", "false", "none", "0.1"]
     assert in_words([3, 2, 1], most=2) == "3, 2, ... (3 in all)"
     assert in_words({"kind": "bisr", "bands_of_C": [1, 2]}) == "kind bisr; bands of C 1, 2"
 

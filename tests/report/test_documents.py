@@ -158,7 +158,7 @@ def rare_parts_of_audits() -> Iterator[dict[str, Any]]:
     yield {"supported_delta": 1e-8}
     yield {"meets_target": True}
     yield {"joined_ids": 3}
-    yield {"stopped": {"reason": "enough", "chosen_by": "callback"}}
+    yield {"stopped": {"reason": "enough", "chosen_by": "callback", "metric": "loss"}}
     planned = Guarantee("planned", None, None, None, 1e-6, True, "it follows from the rules")
     yield {"mechanisms": [{"planned": planned.to_json()}]}
     what_if = Guarantee("without breakers", None, None, None, 1e-6, False, "not this run")
@@ -288,7 +288,7 @@ def test_documents_of_runs_and_trainings_match_their_types(
     figures = _encoding_figures(of_devices, 8, TrainReport(round_index=0, devices=4))
     command = printed(fedray_command, "train", str(trained.path), "--json")
     best = {"metric": "loss", "rounds": 2, "sha256": "0" * 64}
-    stopped = {"reason": "enough", "chosen_by": "public"}
+    stopped = {"reason": "enough", "chosen_by": "public", "metric": "loss"}
     given = {"trace": "../whole", "digest": "0" * 64}
     of_metric = GroupMetric(0.5, 0.4, 0.6)
     groups = Groups(

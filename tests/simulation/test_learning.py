@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedray.base.errors import CheckpointError, InputError, ScenarioError
+import fedray
+from fedray.base.errors import CheckpointError, InputError, ScenarioError, TraceError
 from fedray.base.threads import usable_cpus
 from fedray.clients.trainer import LocalTrainer
 from fedray.imports.importer import import_log
@@ -19,13 +20,14 @@ from fedray.runs.learning import (
     train,
     unfinished_training,
 )
-from fedray.runs.pipeline import resume_run, run_scenario
-from fedray.runs.simulation import simulate
+from fedray.runs.pipeline import run_scenario
+from fedray.runs.simulation import resume, simulate
 from fedray.runtime.placement import LEAST_SECONDS, Placement
 from fedray.runtime.reservation import where
 from fedray.server.learning import training
 from fedray.server.learning.training import cohort_places
 from fedray.trace.reader import Trace
+from fedray.trace.trained import TrainedRun
 from fedray.wire.messages import Progress, TrainingEstimate, TrainingProgress
 
 HERE = Placement(1, "in-process", checkpoint_seconds=0.0)
@@ -150,8 +152,10 @@ def test_an_interrupted_training_goes_on_to_the_same_bits(
     # Whoever gave no directory knows its name from here alone.
     with pytest.raises(KeyboardInterrupt, match="continue with `resume='.*/m'`"):
         train(trace, None, HERE, tmp_path / "m", interrupt)
-    with pytest.raises(CheckpointError, match="is a training of a finished trace; continue the tr"):
-        resume_run(tmp_path / "m")
+    with pytest.raises(
+        CheckpointError, match="is a training of a finished trace; continue it by resume_run"
+    ):
+        resume(tmp_path / "m")
     with pytest.raises(InputError, match="has an unfinished run"):
         train(trace, None, HERE, tmp_path / "m")
     with pytest.raises(
@@ -176,6 +180,36 @@ def test_an_interrupted_training_goes_on_to_the_same_bits(
     assert (resumed.parameters() == reference.parameters()).all()
     assert (resumed.metrics["train_loss"] == reference.metrics["train_loss"]).all()
     assert [path.name for path in tmp_path.iterdir()] == ["m"]
+
+
+@pytest.mark.parametrize("way", ["train", "resume_run"])
+def test_a_training_goes_on_with_the_scenario_that_it_was_started_with(
+    way: str, trace: Trace, small, tmp_path: Path
+) -> None:
+    scenario, out = small(*TRAINED, "training.seed=1"), tmp_path / "m"
+
+    def fail(progress: Progress) -> None:
+        if getattr(progress, "trained", 0) == 5:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError) as failed:
+        train(trace, scenario, HERE, out, fail)
+    (hint,) = failed.value.__notes__
+    assert hint.endswith(f"continue with `fedray.resume_run({str(out)!r})`")
+    for place in (out, f"{out}.partial"):
+        for read in (TrainedRun.open, fedray.audit_trace):
+            with pytest.raises(
+                TraceError, match=r"did not finish; continue it by `fedray.resume_r"
+            ):
+                read(place)
+    if way == "train":
+        resumed = fedray.train(trace.path, out=out, is_resumed=True)
+    else:
+        resumed = fedray.resume_run(out)
+    assert isinstance(resumed, TrainedRun)
+    assert resumed.document["seed"] == 1
+    whole = train(trace, scenario, HERE, tmp_path / "whole")
+    assert (resumed.parameters() == whole.parameters()).all()
 
 
 SLOW = """

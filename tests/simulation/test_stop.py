@@ -4,6 +4,7 @@ A run that ended there for another reason is a simulation whose listener ends it
 """
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from datetime import date
@@ -30,7 +31,7 @@ from fedray.base.errors import (
 )
 from fedray.base.rounding import number_text, up
 from fedray.report.terminal import short_audit_text
-from fedray.report.trained_page import trained_figures, trained_page
+from fedray.report.trained_page import trained_figures, trained_page, trained_verdict
 from fedray.runs.budgeted import charge_run, worst_rho
 from fedray.runs.cut import cut_trace
 from fedray.runs.learning import train, train_many
@@ -197,7 +198,11 @@ def test_model_audit_and_ledger_are_those_of_a_run_of_so_many_rounds_whose_plan_
         assert np.array_equal(trained.parameters(), reference.parameters())
         assert trained.document["metrics_digest"] == reference.document["metrics_digest"]
         assert (trained.trace_digest, trained.short) == (shorter.digest, "7 of 12 rounds")
-        assert trained.document["stopped"] == {"reason": "enough", "chosen_by": "callback"}
+        assert trained.document["stopped"] == {
+            "reason": "enough",
+            "chosen_by": "callback",
+            "metric": "loss",
+        }
     # The given trace keeps its rounds, and the training has those that it used.
     assert Trace.open(whole.path).committed_rounds == 12
     assert again.trace_path == again.path / "trace"
@@ -232,8 +237,17 @@ def test_a_stopped_run_rests_on_all_planned_rounds_and_shows_both(small, tmp_pat
     told = " ".join(str(each) for each in short_audit_text(audit))
     for text in (audit.verdict, audit.page(), told, privacy_statement(audit).summary):
         assert all(each in text for each in both)
-    assert "5 of 12 planned rounds" in audit.verdict
-    assert CHOSEN_BY["callback"] in audit.verdict
+    # How it ended is said once, also where the verdict is not alone.
+    assert "5 of 12 planned rounds: enough." in audit.verdict
+    assert run.trained is not None
+    assert trained_verdict(run.trained, audit).count("5 of 12") == 1
+    page = audit.page()
+    assert page.partition("<section>")[0].count("5 of 12") == 1
+    # A card of each guarantee, and only that of the planned rounds may be published.
+    assert "Four guarantees: observed, enforced, claimed, planned" in page
+    cards = re.findall(r'<article class="guarantee ([a-z]+)( may)?">', page)
+    assert cards == [("observed", ""), ("enforced", ""), ("claimed", ""), ("planned", " may")]
+    assert CHOSEN_BY["callback"].format(metric="loss") in audit.verdict
     document = audit.to_json()
     (of_tree,) = document["mechanisms"]
     named = {each["name"]: each["epsilon"] for each in of_tree["guarantees"]}
@@ -243,7 +257,7 @@ def test_a_stopped_run_rests_on_all_planned_rounds_and_shows_both(small, tmp_pat
     (rests,) = [each for each in document["guarantees"] if each["may_rest_on"]]
     assert rests["epsilon"] == document["supported_epsilon"]
     assert f"planned epsilon {both[1]}" in repr(audit)
-    assert document["stopped"] == {"reason": "enough", "chosen_by": "callback"}
+    assert document["stopped"] == {"reason": "enough", "chosen_by": "callback", "metric": "loss"}
     # A claim about the rounds done leaves a doubt, and one about all of the plan does not.
     key = {"epsilon": 1000.0, "noise_multiplier": scenario.privacy.noise_multiplier}
     claims = [
@@ -335,10 +349,26 @@ def test_a_training_stops_when_its_metric_has_not_improved_for_its_patience() ->
     # A value that is not finite is worse than any.
     reason = why_stopped(rows(nan, nan), LOSS, Stop(metric="loss", patience=2))
     assert reason == "held-out loss was not a number in 2 evaluations"
+    reason = why_stopped(rows(2.0, 3.0), LOSS, Stop(metric="loss", patience=1))
+    assert reason == "held-out loss did not improve in 1 evaluation since round 1"
     assert best_round(rows(nan, nan), LOSS) is None
     assert best_round(rows(nan, 3.0, nan, 2.5), LOSS) == 3
     assert best_round(rows(1.0, 3.0, 2.5), Metric("loss", "", "higher")) == 1
     assert not why_stopped(rows(2.0, 3.0, 4.0), LOSS, None)
+
+
+def test_a_patience_beyond_all_evaluations_keeps_the_best_model_and_stops_nothing(
+    small, tmp_path: Path
+) -> None:
+    stop = "training.stop={metric='loss', patience=1000, held_out='public'}"
+    run = run_scenario(small(*SMALL_MODEL, *SWINGS, stop, "rounds.count=20"), HERE, tmp_path / "t")
+    trained = run.trained
+    assert trained is not None
+    assert (run.run["ended"], trained.document["rounds"]) == ("completed", 20)
+    assert "stopped" not in trained.document
+    losses = trained.metrics["evaluation_loss"]
+    assert trained.best_rounds == np.nanargmin(losses) + 1 < 20
+    assert not np.array_equal(trained.parameters("best"), trained.parameters())
 
 
 @pytest.fixture(scope="module")
@@ -363,12 +393,17 @@ def test_patience_stops_a_run_and_keeps_the_model_of_its_best_round(
     # Two evaluations after the best one, at the last round.
     assert evaluated[-3:].tolist() == [best - 1, rounds - 3, rounds - 1]
     reason = f"held-out loss did not improve in 2 evaluations since round {best}"
-    assert trained.document["stopped"] == {"reason": reason, "chosen_by": "public"}
+    assert trained.document["stopped"] == {
+        "reason": reason,
+        "chosen_by": "public",
+        "metric": "loss",
+    }
     assert reason in run.run["ended"]
     assert reason in " ".join(" ".join(row) for row in trained.rows())
     assert BEST_FILE in " ".join(" ".join(row) for row in trained.rows())
-    assert CHOSEN_BY["public"] in audit_trace(run).verdict
-    assert CHOSEN_BY["public"] in audit_trace(run).assumptions
+    chosen = CHOSEN_BY["public"].format(metric="loss")
+    assert chosen in audit_trace(run).verdict
+    assert chosen in audit_trace(run).assumptions
     found = trained.best_evaluation()
     assert found is not None
     assert found["loss"].value == losses[best - 1] < trained.last_evaluation()["loss"].value
@@ -640,7 +675,11 @@ def test_the_commands_print_both_epsilons_of_a_stopped_training(
     assert document["audit"]["rounds"] == rounds
     assert document["audit"]["mechanisms"][0]["planned"]["rounds"] == 20
     page = (tmp_path / "m" / "report.html").read_text()
-    for text in (f"{rounds} of 20 planned rounds", "(planned)", CHOSEN_BY["clients"]):
+    for text in (
+        f"{rounds} of 20 planned rounds",
+        "(planned)",
+        CHOSEN_BY["clients"].format(metric="loss"),
+    ):
         assert text in page
     code, out, _ = fedray_command("audit", str(tmp_path / "m"))
     assert code == 0

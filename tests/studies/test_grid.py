@@ -266,3 +266,24 @@ def test_other_keys_have_a_series_each_and_diverged_cells_none(
     assert all(each.x.tolist() == [0.1] for each in series)
     last = [math.isfinite(result.mean(group, "loss").mean) for group in result.groups]
     assert last == sorted(last, reverse=True), "diverged cells come last"
+
+
+@pytest.mark.slow
+def test_booleans_are_values_of_cells_and_no_axis(trace: Trace, tmp_path: Path) -> None:
+    nesterov = "training.client.nesterov"
+    vary = {RATE: (0.1, 1.0), nesterov: (True, False), "training.client.momentum": 0.9}
+    with pytest.raises(InputError, match="'training.client.nesterov' can be no axis"):
+        grid_of(trace, vary=vary, x=nesterov)
+    result = run_grid(grid_of(trace, vary=vary, seeds=1), tmp_path / "out", HERE)
+    own = {
+        TrainedRun.open(each).document["scenario"]["training"]["client"].get("nesterov", False)
+        for each in (tmp_path / "out" / "runs").iterdir()
+    }
+    assert own == {True, False}
+    (table, *_) = result.tables()
+    column = table.columns.index("nesterov")
+    assert {row[column] for row in table.rows} == {"true", "false"}
+    assert {each.name for each in result.figures()[0].series} == {"nesterov true", "nesterov false"}
+    assert set(result.to_arrow().column(f"cell.{nesterov}").to_pylist()) == {True, False}
+    told = json.dumps(result.to_json())
+    assert all(f'"{nesterov}": {each}' in told for each in ("true", "false"))

@@ -413,6 +413,7 @@ def test_ray_tasks_give_what_this_process_gives(
         ("min_sep = 12,", 'min_sep = "most",', "estimate.min_sep = 'most'"),
         ("min_sep = 12,", "min_sep = [12, 20],", "more than ceil"),
         ("[6, 20]", "[5000000]", "neither may exceed 4,194,304"),
+        ("[6, 20]", "[true, 20]", "must be a whole number of at least 1"),
         ("noise_multiplier = 2.0", "noise_multiplier = 0.001", "noise_multiplier"),
         ('x = "min_sep"', 'x = "max_participations"', "can be no axis"),
     ],

@@ -12,6 +12,7 @@ import numpy as np
 
 from fedray.audit.assumptions import OF_EVERY_AUDIT
 from fedray.base.rounding import (
+    as_set,
     counted,
     decimals_of,
     down,
@@ -213,7 +214,7 @@ def sweep_subject(result: SweepResult) -> Subject:
 def _subject(result: SweepResult, values: Iterable[tuple[str, Any]]) -> Subject:
     """Returns the subject of a row: the values of its cell, by keys that have several."""
     names = result.sweep.names
-    said = [f"{names[key]}={value}" for key, value in values if key in names]
+    said = [f"{names[key]}={as_set(value)}" for key, value in values if key in names]
     return Subject(condition=condition_of(said) if said else "")
 
 
@@ -285,7 +286,7 @@ def _means_table(result: SweepResult) -> Table:
         is_bound = any(row.noise_multiplier_is_exact is False for row, _ in own)
         z = needed_noise(fmean(noises)) if noises and not result.is_of_cell else "-"
         z = f"<= {z}" if is_bound and z != "-" else z
-        rows.append((*(str(value) for _, value in others), name, z, runs, *texts))
+        rows.append((*(as_set(value) for _, value in others), name, z, runs, *texts))
     notes = (
         "Each interval is Student's, of one mean by itself; runs without a figure are left out.",
     )
@@ -305,7 +306,7 @@ def _means_table(result: SweepResult) -> Table:
 def _crossings_table(result: SweepResult, crossings: Sequence[Crossing]) -> Table:
     x, names = _key_title(result.sweep, result.sweep.x), _short(result)
     cells: dict[str, Callable[[Crossing], str]] = {
-        result.sweep.names[key]: lambda each, key=key: str(each.cell[f"cell.{key}"])
+        result.sweep.names[key]: lambda each, key=key: as_set(each.cell[f"cell.{key}"])
         for key, _ in result.others_of(result.cells[0].cell, (result.sweep.x,))
     }
     cells |= {
@@ -335,7 +336,7 @@ def _cells_table(result: SweepResult) -> Table:
     left_out = (*varied, *_left_out(result))
     shown = [name for name in heads if name not in left_out and seen[name] - {"-", ""}]
     cells: dict[str, Callable[[dict[str, Any]], str]] = {
-        head: lambda row, key=key: str(row[f"cell.{key}"]) for key, head in varied.items()
+        head: lambda row, key=key: as_set(row[f"cell.{key}"]) for key, head in varied.items()
     }
     cells["mechanism"] = lambda row: names[row["mechanism"]]
     cells |= {heads[name]: lambda row, name=name: _cell(row, name) for name in shown}
@@ -481,7 +482,9 @@ def _others(result: SweepResult, cell: Cell, axes: tuple[str, ...]) -> list[str]
 
 def _named(sweep: Sweep, values: Iterable[tuple[str, Any]]) -> list[str]:
     """Returns varied values with their keys, for names and sentences; of one value, without."""
-    return [f"{_key_title(sweep, key)} {value}" for key, value in values if key in sweep.names]
+    return [
+        f"{_key_title(sweep, key)} {as_set(value)}" for key, value in values if key in sweep.names
+    ]
 
 
 def _key_title(sweep: Sweep, key: str) -> str:

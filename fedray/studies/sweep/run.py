@@ -18,7 +18,7 @@ from fedray.base.document import Document, IfAny, InJson, InPlace, Key, NotInJso
 from fedray.base.errors import InputError, Unsustainable, one_line, shown
 from fedray.base.kept import cache_folder
 from fedray.base.result import DrawnResult
-from fedray.base.rounding import SAME
+from fedray.base.rounding import SAME, as_set
 from fedray.mechanisms.comparison import NOT_COMPARABLE
 from fedray.runs.sustainable import why_unsustainable
 from fedray.runtime.placement import Placement
@@ -184,7 +184,8 @@ class SweepResult(DrawnResult):
         # Arrow takes its columns from the first row, which may lack figures of persons.
         keys = dict.fromkeys(key for row in table for key in row)
         rows = [
-            {key: str(row[key]) if key in mixed else row.get(key) for key in keys} for row in table
+            {key: as_set(row[key]) if key in mixed else row.get(key) for key in keys}
+            for row in table
         ]
         return pa.Table.from_pylist(rows)
 

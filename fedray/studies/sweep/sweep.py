@@ -36,6 +36,7 @@ from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from fedray.base.errors import InputError, ScenarioError
 from fedray.base.nearest import nearest_first
+from fedray.base.rounding import as_set
 from fedray.base.table import Positive, Table, read_table_file
 from fedray.mechanisms.accounting.limits import LEAST_NOISE_MULTIPLIER, MOST_NOISE_MULTIPLIER
 from fedray.mechanisms.loss import LOSS_NAMES, Objective, check_objective
@@ -49,7 +50,7 @@ from fedray.scenario.shipped import find_scenario
 
 Count = Annotated[int, Field(ge=1)]
 MadeFor = Literal["estimate", "truth", "distribution"]
-Value = int | float | str
+Value = bool | int | float | str
 SETTINGS = ("rounds", "min_sep", "max_participations", "population", "report_goal")
 PLOTTED_LOSS: dict[str, Objective] = {
     "rms_loss": "rms",
@@ -279,7 +280,7 @@ class Sweep(Table):
             self._check_settings()
         if self.x not in self.varied:
             raise ValueError(f"{self.x!r} is not varied; x is one of {', '.join(self.varied)}")
-        if not all(isinstance(value, int | float) for value in self.varied[self.x]):
+        if not set(map(type, self.varied[self.x])) <= {int, float}:
             raise ValueError(f"{self.x!r} can be no axis: its values are no numbers")
         # A mechanism that is not optimised needs no estimate, though `made_for` has it by default.
         made_for = {each for spec in self.mechanisms for each in self.purposes(spec)}
@@ -384,7 +385,7 @@ class Sweep(Table):
                 )
             for value in values:
                 is_most = key == "max_participations" and value == "most"
-                if not is_most and not (isinstance(value, int) and value >= 1):
+                if not is_most and not (type(value) is int and value >= 1):
                     raise ValueError(f"vary.{key}: {value!r} must be a whole number of at least 1")
         if "rounds" not in self.vary and self.estimate is None:
             raise ValueError(
@@ -468,7 +469,7 @@ class Cell:
     """Keys with their values, in the order of the sweep's file."""
 
     def __str__(self) -> str:
-        return " ".join(f"{key.split('.')[-1]}={value}" for key, value in self.values)
+        return " ".join(f"{key.split('.')[-1]}={as_set(value)}" for key, value in self.values)
 
     def get(self, key: str) -> Any:
         """Returns the value of a key (a setting, or a scenario's "table.key"), or None."""
