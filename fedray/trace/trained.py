@@ -643,7 +643,8 @@ class TrainedRun(DrawnResult):
             ["loss", loss],
             ["parameters", f"{_parameter_counts(document)}; {self.bytes_per_upload:,} bytes up"],
         ]
-        rows += _clip_norm_rows(self.metrics["clip_norm"])
+        kind = document["scenario"]["privacy"].get("clipping", {}).get("kind", "fixed")
+        rows += _clip_norm_rows(self.metrics["clip_norm"], is_clipped=kind != "none")
         if math.isfinite(self.clipped_share):
             rows.append(["clipped", f"{100 * self.clipped_share:.1f} % of the updates"])
         rows += [*_encoding_rows(document["encoding"]), *_left_out_rows(self.metrics)]
@@ -770,13 +771,16 @@ def _clipping(privacy: Mapping[str, Any], share: float, mean: float | None) -> s
     return ""
 
 
-def _clip_norm_rows(norms: NDArray) -> list[list[str]]:
-    """Returns the clip norms of rounds as a row, of the first and the last if they differ."""
+def _clip_norm_rows(norms: NDArray, *, is_clipped: bool) -> list[list[str]]:
+    """Returns the clip norms of rounds as a row, of the first and the last if they differ; without
+    clipping, the norm above which an update counts as zero."""
     norms = norms[np.isfinite(norms)]
     if not norms.size:
         return []
     first, last = (f"{norms[place]:.4g}" for place in (0, -1))
     said = last if first == last else f"{first} in the first round, {last} in the last"
+    if not is_clipped:
+        said = f"none; an update longer than {last} counts as zero"
     return [["clip norm", said]]
 
 

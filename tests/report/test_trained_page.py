@@ -47,6 +47,11 @@ def test_every_accuracy_says_its_examples_and_devices(
     assert rows["parameters"] == f"{trained:,} trained; {made.bytes_per_upload:,} bytes up"
     made.document["frozen_parameters"] = 32_512
     assert dict(made.rows())["parameters"].startswith(f"{trained:,} trained, 32,512 frozen; ")
+    norm = rows["clip norm"]
+    made.document["scenario"]["privacy"]["clipping"] = {"kind": "none"}
+    said_of_norm = dict(made.rows())["clip norm"]
+    assert said_of_norm == f"none; an update longer than {norm} counts as zero"
+    made.document["scenario"]["privacy"].pop("clipping")
     assert rows["held-out accuracy"] == f"0.4000 share of words, standard error 0.0100, on {said}"
     page = trained_page(made)
     assert f"Accuracy 0.4000 on {said}, after 4 rounds." in page
