@@ -52,9 +52,9 @@ BASE = (
 )
 
 
-def scenario_of(folder: Path, model: str) -> Scenario:
+def scenario_of(folder: Path, model: str, more: str = "") -> Scenario:
     code = Path(own_modules.__file__).read_text()
-    (folder / "own.py").write_text(f"MODEL = {model!r}\n{code}")
+    (folder / "own.py").write_text(f"MODEL = {model!r}\n{code}{more}")
     (folder / "s.toml").write_text(BASE)
     rate = 1.0 if model == "Recurrent" else 0.1
     overrides = ["privacy.mechanism={kind='none'}", f"training.client.learning_rate={rate}"]
@@ -107,6 +107,21 @@ def own_task(module: nn.Module, source: FunctionSource | None = None) -> ModuleT
 def trace(tmp_path_factory) -> Trace:
     folder = tmp_path_factory.mktemp("own")
     return simulate(scenario_of(folder, "Branches"), HERE, folder / "t")
+
+
+def test_the_whole_test_set_for_every_held_out_device_is_told_and_kept(
+    trace: Trace, tmp_path: Path, caplog
+) -> None:
+    same = "\nof = examples\n\n\ndef examples(device):\n    return of(min(device, 2**40))\n"
+    scenario = scenario_of(tmp_path, "Attention", same)
+    trained = train(trace, scenario, HERE, tmp_path / "t", trust_code=True)
+    said = (
+        "the 100 held-out devices have only 1 set of examples, so standard errors are too small; "
+        "give each id from 2^40 on its own share, or set training.evaluation_devices=1"
+    )
+    assert trained.document["notes"] == [said]
+    assert [each.message for each in caplog.records].count(f"fedray: {said}") == 1
+    assert trained.last_evaluation()["accuracy"].standard_error == 0.0
 
 
 @pytest.mark.parametrize("model", MODELS)
