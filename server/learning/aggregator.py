@@ -99,8 +99,8 @@ class ModelAggregator:
         last, half = self._scenario.rounds.count - 1, PROBED_STEPS // 2
 
         def step(optimizer: CustomStep, vector_D: torch.Tensor, numbers: range) -> None:
-            for number in numbers:
-                with optimizer.file.unchanged():
+            with optimizer.file.unchanged():
+                for number in numbers:
                     optimizer.apply(vector_D, torch.ones_like(vector_D), min(number, last))
 
         whole, resumed = (
