@@ -152,7 +152,7 @@ class OptimizerFile:
         before = self._variables()
         yield
         after = self._variables()
-        for name in before.keys() | after.keys():
+        for name in sorted(before.keys() | after.keys()):
             if before.get(name) != after.get(name):
                 raise self.refused(
                     f"{name!r} of its module changes in a step", "keep what changes in `state`"
