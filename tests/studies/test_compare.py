@@ -586,7 +586,7 @@ def test_labels_tell_kinds_and_what_differs_within_a_kind_alone(trace, trained_o
     ]
     assert labels([TREE], ['privacy.mechanism={kind="tree", completion=true, rounds=12}'], []) == [
         "tree, mechanism completion false",
-        "tree, mechanism completion yes, mechanism rounds 12",
+        "tree, mechanism completion true, mechanism rounds 12",
         "blt",
     ]
     sgd = "training.client.kind=fedsgd"
