@@ -99,7 +99,7 @@ def run(
             is_new = trace is None
             if trace is None and is_resumed and (value is None or has_begun(directory)):
                 claim = ensured_claim(directory, claim)
-                # Refuses a training of a finished trace, which is no run.
+                # This refuses the training of a finished trace.
                 kept = recorded_scenario(directory)
                 held = reserve(kept, claim=claim)
                 trace = _continued(directory, placement, value, listen, trust_code, held)

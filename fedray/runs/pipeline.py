@@ -145,7 +145,7 @@ def resume_run(
     ensure: Claim | None = None,
 ) -> Trace | TasksRun | TrainedRun:
     """Continues a run of one task or several, or a training of a finished trace, from its last
-    checkpoint. What it returns equals that of an uninterrupted run or training.
+    checkpoint. The result equals that of an uninterrupted run or training.
 
     Args:
         directory: `out` of the run.

@@ -76,7 +76,7 @@ def test_runs_that_differ_in_the_seed_alone_are_a_group_and_pairs_share_seeds(ru
     assert (difference.high - difference.low) / 2 == pytest.approx(12.7062 * 0.01, rel=1e-4)
     assert found.differing_keys[0].startswith("privacy.mechanism.")
     assert "training.seed" not in found.differing_keys
-    assert ("privacy.mechanism.completion", "-", "no") in found.tables()[-1].rows
+    assert ("privacy.mechanism.completion", "-", "false") in found.tables()[-1].rows
 
 
 def test_epsilon_is_that_of_the_audit_at_one_delta(runs, trace) -> None:
@@ -585,8 +585,8 @@ def test_labels_tell_kinds_and_what_differs_within_a_kind_alone(trace, trained_o
         "blt, server adam, server learning rate 0.5",
     ]
     assert labels([TREE], ['privacy.mechanism={kind="tree", completion=true, rounds=12}'], []) == [
-        "tree, mechanism completion no",
-        "tree, mechanism completion yes, mechanism rounds 12",
+        "tree, mechanism completion false",
+        "tree, mechanism completion true, mechanism rounds 12",
         "blt",
     ]
     sgd = "training.client.kind=fedsgd"
