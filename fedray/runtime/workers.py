@@ -5,6 +5,7 @@ A call of a worker's method returns a `Pending` answer. The object (a population
 the aggregator) does not know where it runs.
 """
 
+import contextlib
 import ctypes
 import logging
 import os
@@ -206,13 +207,15 @@ class ThreadWorker(InProcessWorker):
             self._thread.join(timeout=END_SECONDS)
 
     def _work(self) -> None:
-        while (call := self._calls.get()) is not None and not self._is_closed:
-            method, arguments, answer = call
-            try:
-                answer.set_result(self._answer(method, arguments))
-            except BaseException as error:
-                # `result` raises the error.
-                answer.set_exception(error)
+        # `close` may raise it between two calls too.
+        with contextlib.suppress(SystemExit):
+            while (call := self._calls.get()) is not None and not self._is_closed:
+                method, arguments, answer = call
+                try:
+                    answer.set_result(self._answer(method, arguments))
+                except BaseException as error:
+                    # `result` raises the error.
+                    answer.set_exception(error)
 
 
 @dataclass(frozen=True, slots=True)

@@ -158,3 +158,37 @@ def test_a_worker_that_is_closed_while_it_works_leaves_no_thread() -> None:
     begun.wait()
     worker.close()
     assert threading.active_count() == before
+
+
+class Held:
+    """Waits in a call until it is let go."""
+
+    def __init__(self, begun: threading.Event, end: threading.Event) -> None:
+        self._begun, self._end = begun, end
+
+    def wait(self) -> None:
+        self._begun.set()
+        self._end.wait()
+
+
+class Ended:
+    """Calls of a thread that `close` ends between two of them."""
+
+    def get(self) -> None:
+        raise SystemExit
+
+
+def test_a_worker_that_is_closed_between_two_calls_ends_without_a_word(monkeypatch) -> None:
+    """On a busy machine; pytest makes an error of a thread's exception."""
+    begun, end = threading.Event(), threading.Event()
+    worker = ThreadWorker(Held, begun, end)
+    answer = worker.call("wait")
+    begun.wait()
+    told: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", told.append)
+    monkeypatch.setattr(worker, "_calls", Ended())
+    end.set()
+    answer.result()
+    worker._thread.join(timeout=60.0)
+    assert not worker._thread.is_alive()
+    assert told == []
