@@ -336,6 +336,7 @@ def test_tasks_are_resumed_from_a_bucket_while_their_models_are_trained(
         with pytest.raises(InputError):
             TasksRun.open(bucket(name)) if name == "x" else Trace.open(bucket(name))
     again = resume_run(uri, placement)
+    assert isinstance(again, TasksRun)
     assert again.digest == whole.digest
     for name, trace in TasksRun.open(uri).traces.items():
         assert digests(trace) == digests(whole.traces[name])
