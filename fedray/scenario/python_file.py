@@ -191,9 +191,11 @@ class OptimizerFile:
         return ScenarioError.of(f"{self._table.table}.file", self._table.file, rule, remedy)
 
 
-def _variables_of(module: str, names: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yields the variables among names of a user's module, those of its classes, and defaults of
-    its functions, by name."""
+def _variables_of(
+    module: str, names: Mapping[str, Any], seen: frozenset[type] = frozenset()
+) -> Iterator[tuple[str, Any]]:
+    """Yields the variables among names of a user's module, those of its classes but the seen ones,
+    and defaults of its functions, by name."""
     for name, value in [*names.items()]:
         if name.startswith("__") or isinstance(value, ModuleType):
             continue
@@ -203,8 +205,8 @@ def _variables_of(module: str, names: Mapping[str, Any]) -> Iterator[tuple[str, 
             yield name, (inner.__defaults__, inner.__kwdefaults__, vars(inner))
         elif not isinstance(value, type):
             yield name, value
-        elif value.__module__ == module:
-            for own, each in _variables_of(module, vars(value)):
+        elif value.__module__ == module and value not in seen:
+            for own, each in _variables_of(module, vars(value), seen | {value}):
                 yield f"{name}.{own}", each
 
 

@@ -138,7 +138,7 @@ def test_an_optimizer_with_state_in_its_module_is_refused_before_the_training(
     server, file = own(tmp_path, step), tmp_path / "own.py"
     hidden = "import itertools\nHIDDEN = (lambda n: lambda: next(n))(itertools.count())\n"
     text = file.read_text().replace("    def __init__", "    sum = 0\n\n    def __init__", 1)
-    file.write_text(f"{hidden}SUM = []\n{text}")
+    file.write_text(f"{hidden}SUM = []\n{text}Own.kind = Own\n")
     aggregator = ModelAggregator(with_server(small, server), "cpu")
     if not says:
         aggregator.rehearse(2)
