@@ -251,20 +251,17 @@ class LocalTrainer(GroupTrainer):
     def seconds_per_device(
         self, order: TrainOrder, parameters: Vector, devices_at_once: int
     ) -> float:
-        """Measures how long a device of the order takes, in groups of `devices_at_once`, on a CPU
-        that does nothing else."""
+        """Measures how long a device of the order takes, in groups of `devices_at_once`."""
         cohort = np.concatenate(order.groups)
         groups = np.split(cohort, range(devices_at_once, cohort.size, devices_at_once))
         # Sixteen devices, or one group, suffice for a mean at any size of the groups.
         timed = dataclasses.replace(order, groups=groups[: max(1, 16 // devices_at_once)])
         seconds: list[float] = []
-        # A GPU works beside this thread; a CPU may work for others meanwhile.
-        clock = time.thread_time if self._device.type == "cpu" else time.perf_counter
         # The first pass compiles and reads data, so the fastest of a few passes counts.
         while len(seconds) < 2 or (len(seconds) < 4 and sum(seconds) < LONG_ENOUGH):
-            start = clock()
+            start = time.perf_counter()
             self.train(timed, parameters)
-            seconds.append(clock() - start)
+            seconds.append(time.perf_counter() - start)
         return min(seconds) / sum(group.size for group in timed.groups)
 
 
