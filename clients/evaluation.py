@@ -79,7 +79,7 @@ def used_of(
     return device_ids[order], used[order], data
 
 
-def repeated(source: ExampleSource, training: Training) -> str:
+def repeated_examples(source: ExampleSource, training: Training) -> str:
     """Returns a sentence if half of the evaluated devices or more repeat the examples of others,
     which standard errors between devices take for independent; else empty."""
     device_ids, counts, _ = held_out(source, training)

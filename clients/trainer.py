@@ -33,7 +33,7 @@ from .data.factory import source_of
 from .data.planted import with_phrases
 from .data.recorded import RecordedExamples
 from .data.source import DamagedExamples, ExampleSource, Ids, Integers
-from .evaluation import EXAMPLES_AT_ONCE, device_sums, evaluate, repeated
+from .evaluation import EXAMPLES_AT_ONCE, device_sums, evaluate, repeated_examples
 from .groups import group_sums
 from .tasks.factory import task_of
 from .tasks.initial import start_of
@@ -187,7 +187,7 @@ class LocalTrainer(GroupTrainer):
         kind = devices.kind_of_device(self._device)
         one_by_one = "devices train one at a time, which takes longer with a small model: "
         alone, uneven = (getattr(self._task, name, "") for name in ("alone", "uneven"))
-        of_data = repeated(self._examples, self._scenario.training)
+        of_data = repeated_examples(self._examples, self._scenario.training)
         notes = tuple(filter(None, (alone and one_by_one + alone, uneven, of_data)))
         recorded, optimum = self._recorded, dict(self._examples.optimum)
         people = {} if recorded is None else recorded.people(self._scenario)

@@ -10,12 +10,10 @@ import torch
 from torch import Tensor
 
 from fedray.runtime.devices import own_draws, seed_draws
-from fedray.scenario.python_file import OptimizerFile
+from fedray.scenario.python_file import PROBED_STEPS, OptimizerFile
 from fedray.scenario.training import CustomOptimizer, FedAvg
 from ..tasks.layout import Named, Shapes
 
-PROBED_STEPS = 20
-"""Steps in which a user's optimizer must change nothing of its module."""
 SeedOf = Callable[[int, int], int]
 """Returns the seed of the draws of the device at a place, in its step of a number."""
 

@@ -32,6 +32,7 @@ from fedray.audit.mechanism_audit import (
     not_of_this_run,
     refuted,
     stopped,
+    was_used,
     with_person,
 )
 from fedray.audit.names import DeviceNames
@@ -159,8 +160,7 @@ def audit_trace(
         raise InputError.caused_by(error) from None
     # A claim cannot supply figures for a run without noise.
     known = [] if used.no_guarantee else audited
-    has_own_noise = not broken_noise(findings, is_own=own_noise is not claim)
-    mechanisms = _withdrawn(known, subject.log, findings, has_own_noise=has_own_noise)
+    mechanisms = _withdrawn(known, subject, findings)
     stopped_by = (opened.run if trained is None else trained.document).get("stopped")
     if stopped_by is not None and subject.scenario is not None:
         recorded = None if trained is None else _recorded_limits(trained, subject.scenario)
@@ -358,10 +358,9 @@ def _of_own_noise(claim: Claim | None, scenario: Scenario | None) -> Claim | Non
     """Returns a claim with the mechanism and noise with which a run trained, whatever it claims of
     them: no figure of the run is at another noise."""
     # The privacy table of a run without a model says nothing about a release.
-    is_known = scenario is not None and scenario.training.enabled
-    if claim is None or scenario is None or not is_known or scenario.privacy.strategy is None:
+    privacy = scenario.privacy if scenario is not None and scenario.training.enabled else None
+    if claim is None or privacy is None or privacy.strategy is None:
         return claim
-    privacy = scenario.privacy
     own = {"mechanism": privacy.strategy, "noise_multiplier": privacy.noise_multiplier}
     return claim.model_copy(update=own)
 
@@ -731,11 +730,7 @@ def persons_with_model(
 
 
 def _withdrawn(
-    mechanisms: list[MechanismAudit],
-    log: ImportedTrace | None,
-    findings: Sequence[Finding],
-    *,
-    has_own_noise: bool,
+    mechanisms: list[MechanismAudit], subject: _Subject, findings: Sequence[Finding]
 ) -> list[MechanismAudit]:
     """Returns mechanisms without the figures that the trace, the log or the noise does not
     support."""
@@ -746,9 +741,14 @@ def _withdrawn(
     ]
     if broken:
         mechanisms = [refuted(each, broken) for each in mechanisms]
-    if log is not None:
-        return [conditional(each, log) for each in mechanisms]
-    return mechanisms if has_own_noise else [not_of_this_run(each) for each in mechanisms]
+    if subject.log is not None:
+        return [conditional(each, subject.log) for each in mechanisms]
+    return [
+        not_of_this_run(each)
+        if broken_noise(findings, is_own=was_used(each, subject.scenario))
+        else each
+        for each in mechanisms
+    ]
 
 
 def _stopped(

@@ -20,6 +20,8 @@ class CodeFailed(ScenarioError):
     """A user's function failed; the message names it."""
 
 
+PROBED_STEPS = 20
+"""Steps of a user's optimizer before a training, in which it must change nothing of its module."""
 # Prefix of the names of users' modules.
 _MODULES = "fedray_custom_"
 _DISTRIBUTIONS = {

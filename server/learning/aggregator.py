@@ -31,6 +31,7 @@ from fedray.runtime import devices
 from fedray.runtime.devices import device_of, kind_of_device
 from fedray.scenario import Scenario
 from fedray.scenario.clipping import Clip
+from fedray.scenario.python_file import PROBED_STEPS
 from fedray.scenario.training import CustomServer
 from fedray.trace.checkpoints import prefixed, under
 from fedray.wire.messages import TrainReport
@@ -39,9 +40,6 @@ from .draws import OpenedSums
 from .estimator import estimator_of
 from .noise import NoiseStream, noise_stream
 from .optimizers import CustomStep, optimizer_of
-
-PROBED_STEPS = 20
-"""Steps of a user's optimizer before a training."""
 
 
 class ModelAggregator:

@@ -15,7 +15,7 @@ from fedray.clients.evaluation import (
     evaluate,
     examples_used,
     held_out,
-    repeated,
+    repeated_examples,
 )
 from fedray.clients.tasks.layout import named
 from fedray.clients.tasks.logistic import Logistic
@@ -258,7 +258,7 @@ class Repeating(Unlike):
 )
 def test_held_out_devices_with_the_same_examples_are_named(of, sets: str, examples: int) -> None:
     source: Any = Repeating(of, examples)
-    said = repeated(source, Training(evaluation_examples=min(examples, 400)))
+    said = repeated_examples(source, Training(evaluation_examples=min(examples, 400)))
     assert said.startswith(f"the {len(of)} held-out devices have only {sets} of") == bool(sets)
     assert bool(said) == bool(sets)
     # Only devices that begin alike are read as a whole.
@@ -275,11 +275,11 @@ def test_devices_that_differ_in_their_last_example_only_do_not_repeat_each_other
             return found
 
     source: Any = Later([0] * 10)
-    assert repeated(source, Training()) == ""
+    assert repeated_examples(source, Training()) == ""
     # The last examples are not evaluated.
-    assert "only 1 set of" in repeated(source, Training(evaluation_examples=29))
+    assert "only 1 set of" in repeated_examples(source, Training(evaluation_examples=29))
 
 
 def test_damaged_data_repeat_nothing_because_the_evaluation_refuses_them() -> None:
     source: Any = Repeating([0, 0, 1], damaged=[1])
-    assert repeated(source, Training()) == ""
+    assert repeated_examples(source, Training()) == ""
